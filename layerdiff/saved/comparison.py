@@ -1,0 +1,130 @@
+"""`Comparison`: what a comparison found. Built by `compare`, written to and read from `.ldiff` files by this package.
+
+Everything a screen, a report or another profile's judgement needs is here; values stay in the traces.
+A Comparison is never edited: judging it under another profile makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerdiff.saved.tables import Columns, Texts, Verdict
+from layerdiff.sides import Both
+
+Json = Any
+"""A JSON value."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run, as its trace describes it."""
+
+    path: str
+    environment: Mapping[str, Json]
+    files: tuple[str, ...] = ()
+    """The trace's files, one a process; `reference_file` and `target_file` index them."""
+    complete: bool = True
+    label: str = ""
+    """Short text for a header: model class, main dtype, processes, device."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something said before any layer is blamed. `defect` is true where the runs are not comparable as given."""
+
+    kind: str
+    statement: str
+    site: str | None = None
+    defect: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A pair whose local error is not explained: where a fault enters."""
+
+    row: int
+    """Row in the table of sites."""
+    site: str
+    verdict: Verdict
+    value: str
+    """`out`, `out[1]`, `in[0]`, `source.<name>`."""
+    statement: str
+    measured: float | None
+    allowed: float | None
+    rule: str
+    defect: bool
+    """broken, defect and unexplained always; precision where the profile forbids it."""
+    operator: str | None = None
+    step: int = 0
+    occurrence: int = 0
+    rank: int | None = None
+    cause: str | None = None
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A call that only one side ran, with the reason that alignment gives."""
+
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class AlignmentSummary:
+    """How the calls of the two runs were paired."""
+
+    paired: int
+    reference_only: tuple[Unpaired, ...] = ()
+    target_only: tuple[Unpaired, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
+    """(reference step, target step), those compared."""
+    steps_all: Both[tuple[str, ...]] = Both((), ())
+    """Every step of each run, as the shapes of its root inputs."""
+    remarks: tuple[str, ...] = ()
+    """Wrapper prefixes stripped, rename rules used or proposed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of comparing a target with a reference."""
+
+    reference: Side
+    target: Side
+    profile: Mapping[str, Json]
+    """The profile judged by, in full, so that the verdicts can be reproduced."""
+    texts: Texts
+    sites: Columns
+    pairs: Columns
+    notices: tuple[Notice, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    alignment: AlignmentSummary = AlignmentSummary(0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of any site; NOT_COMPARABLE where no site has another."""
+        verdicts = np.asarray(self.sites["verdict"])
+        counted = verdicts[verdicts < Verdict.NOT_COMPARABLE]
+        return Verdict(int(counted.max())) if counted.size else Verdict.NOT_COMPARABLE
+
+    @property
+    def defect(self) -> bool:
+        """True when an origin is broken, defect or unexplained, or a precision that the profile forbids, or a notice is a defect."""
+        return any(origin.defect for origin in self.origins) or any(notice.defect for notice in self.notices)
+
+    def to_json(self, *, sites: int | None = 10_000) -> dict[str, Json]:
+        """The comparison as `layerdiff.comparison/1`; `sites` bounds the rows listed, None lists all."""
+        from layerdiff.saved.as_json import to_json
+
+        return to_json(self, sites=sites)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a `.ldiff` file and return its path. Raises ComparisonError where it cannot be written."""
+        from layerdiff.saved.file import save
+
+        return save(self, Path(path))

@@ -1,0 +1,342 @@
+"""`open_trace`: a trace as tables and values. Nothing is loaded that is not asked for, and nothing is executed.
+
+Bytes are read with pread at the offset of their dataset, in blocks, never through HDF5's conversion;
+datasets are opened one at a time when a value of theirs is read, since opening each costs 70
+microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.errors import EmptyTraceError, NotATraceError, TraceError, TraceVersionError, UnfinishedTraceError
+from layerdiff.trace.check import open_file, read_column, require
+from layerdiff.trace.columns import Index, Table
+from layerdiff.trace.dtypes import Dtype, dtype_named
+from layerdiff.trace.places import Place, Places
+from layerdiff.trace.schema import ABSENT, FORMAT, VERSION, Known, Statistics, Storage
+from layerdiff.trace.writer import is_locked, journal_path, part_path
+
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A value at a position of a call."""
+
+    role: int
+    position: str
+    value: int
+
+
+class TraceFile:
+    """The trace of one process. Open it with `open_trace`.
+
+    Raises TraceError, of the kind that fits, where the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open_file(path)
+        self._check_version()
+        self.meta: dict[str, Any] = self._read_meta()
+        self.complete = bool(self._file.attrs.get("complete", 0))
+        self._index = Index(self._file)
+        self._places = Places(self._file, path)
+        self._shapes: dict[int, tuple[int, ...]] = {}
+
+    def _check_version(self) -> None:
+        attributes = self._file.attrs
+        try:
+            name = attributes.get("format")
+            version = [int(number) for number in np.atleast_1d(attributes.get("version", [0, 0]))]
+        except (OSError, TypeError, ValueError) as error:
+            raise NotATraceError(f"{self.path} is not a trace: its format cannot be read ({error}).") from None
+        if name != FORMAT:
+            said = f" It says {name!r}." if isinstance(name, str) else ""
+            raise NotATraceError(f"{self.path} is an HDF5 file, and not a trace.{said} `layerdiff record -o NAME.h5 -- SCRIPT` makes one.")
+        if version[:1] != [VERSION[0]]:
+            raise TraceVersionError(
+                f"{self.path} was written in version {'.'.join(map(str, version))} of the format; this layerdiff reads version {VERSION[0]}. "
+                f"Install the layerdiff that wrote it, or record again."
+            )
+
+    def _read_meta(self) -> dict[str, Any]:
+        raw = read_column(self._file, "meta/json", np.dtype("u1")).tobytes()
+        try:
+            meta = json.loads(raw)
+        except (ValueError, RecursionError):
+            meta = None
+        if not isinstance(meta, dict):
+            raise NotATraceError(f"{self.path}: its description (meta/json) is not JSON; the file is damaged.")
+        return meta
+
+    def close(self) -> None:
+        """Close the file. Columns that were read stay."""
+        self._places.close()
+        self._file.close()
+
+    @property
+    def rank(self) -> int | None:
+        """The process's rank, None for a single process."""
+        rank = self.meta.get("rank")
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def calls(self) -> Table:
+        """Columns of `schema.CALLS`."""
+        return self._index.calls
+
+    @property
+    def values(self) -> Table:
+        """Columns of `schema.VALUES`."""
+        return self._index.values
+
+    @property
+    def edges(self) -> Table:
+        """Columns of `schema.EDGES`."""
+        return self._index.edges
+
+    def text(self, index: int) -> str | None:
+        """A text by the number that a column holds; None for -1."""
+        return None if index < 0 else self._index.texts[index]
+
+    def json(self, index: int) -> Any:
+        """A text that is JSON, parsed; None where it is absent or is no JSON."""
+        text = self.text(index)
+        if text is None:
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
+    def site(self, call: int) -> str:
+        """The site of a call: module path and operator. With several roots, led by the root's name."""
+        path = self.text(int(self.calls.module[call])) or ""
+        root = int(self.calls.root[call])
+        names = self.root_names
+        if len(names) > 1 and 0 <= root < len(names):
+            path = f"{names[root]}.{path}" if path else names[root]
+        operator = self.text(int(self.calls.operator[call]))
+        return path if operator is None else f"{path}/{operator}#{int(self.calls.number[call])}"
+
+    @property
+    def root_names(self) -> Sequence[str]:
+        """Names of the roots in order of first call: the attribute that holds each, else `model`, `model_1`, ..."""
+        roots = self.meta.get("roots")
+        names: list[str] = []
+        for i, root in enumerate(roots if isinstance(roots, list) else []):
+            name = root.get("name") if isinstance(root, dict) else None
+            fallback = "model" if i == 0 else f"model_{i}"
+            names.append(name if isinstance(name, str) and name and name not in names else fallback)
+        return names
+
+    def edges_of(self, call: int) -> Iterator[Edge]:
+        """The values of a call: inputs, outputs and weights, as recorded."""
+        index = self._index
+        for edge in index.edge_order[index.edge_start[call] : index.edge_start[call + 1]]:
+            yield Edge(int(self.edges.role[edge]), index.texts[int(self.edges.position[edge])], int(self.edges.value[edge]))
+
+    # values
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        """The shape of a value."""
+        text = int(self.values.shape[value])
+        found = self._shapes.get(text)
+        if found is None:
+            parsed = self.json(text)
+            fine = isinstance(parsed, list) and len(parsed) <= 64 and all(type(n) is int and 0 <= n < 1 << 62 for n in parsed)
+            require(fine, self.path, f"value {value} has the shape {self.text(text)!r}")
+            found = self._shapes[text] = tuple(parsed)
+        return found
+
+    def count(self, value: int) -> int:
+        """Number of elements of a value."""
+        count = 1
+        for size in self.shape(value):
+            count *= size
+        return count
+
+    def dtype_name(self, value: int) -> str:
+        """torch's name of the value's dtype."""
+        return self.text(int(self.values.dtype[value])) or "unknown"
+
+    def dtype(self, value: int) -> Dtype | None:
+        """The dtype of a value; None for one that this version does not know."""
+        return dtype_named(self.dtype_name(value))
+
+    def statistics(self, value: int) -> Statistics | None:
+        """The recorded statistics, over finite elements."""
+        columns = self.values
+        if not int(columns.known[value]) & Known.STATISTICS:
+            return None
+        numbers = (columns.minimum, columns.maximum, columns.mean, columns.rms)
+        counts = (columns.nan, columns.posinf, columns.neginf)
+        return Statistics(*(float(c[value]) for c in numbers), *(int(c[value]) for c in counts))
+
+    def fingerprint(self, value: int) -> tuple[int, int] | None:
+        """The 128-bit fingerprint of the bits, as (high, low)."""
+        columns = self.values
+        if not int(columns.known[value]) & Known.FINGERPRINT:
+            return None
+        return int(columns.fingerprint_high[value]), int(columns.fingerprint_low[value])
+
+    def has_bytes(self, value: int) -> bool:
+        """Whether the value's bits were kept."""
+        return int(self.values.storage[value]) in (Storage.DATASET, Storage.SLAB, Storage.VIEW)
+
+    def stored(self, value: int) -> StoredValue | None:
+        """The bits of a value, to be read in blocks; None where none were kept.
+
+        Raises TraceError where the index and the file do not fit together.
+        """
+        dtype = self.dtype(value)
+        if dtype is None or not self.has_bytes(value):
+            return None
+        return StoredValue(self, value, dtype, self.count(value), self._place(value, dtype))
+
+    def _place(self, value: int, dtype: Dtype) -> Place | None:
+        columns = self.values
+        storage = int(columns.storage[value])
+        nbytes = self.count(value) * dtype.itemsize
+        if storage == Storage.VIEW:
+            return None
+        require(int(columns.nbytes[value]) == nbytes, self.path, f"value {value} has {int(columns.nbytes[value])} bytes, its shape {nbytes}")
+        if nbytes == 0:
+            return None
+        return self._places.find(storage, int(columns.container[value]), int(columns.offset[value]), nbytes)
+
+    def raw(self, value: int) -> NDArray[Any]:
+        """The bits of a value: an array of its shape, of `dtype.raw`. Loads all of it."""
+        stored = self.stored(value)
+        if stored is None:
+            reason = self.text(int(self.values.reason[value])) or "the keep policy"
+            raise TraceError(f"{self.path}: no bytes were kept of value {value}: {reason}. Record again with --keep full.")
+        if int(self.values.storage[value]) == Storage.VIEW:
+            return self._view(value, stored.dtype)
+        out = np.empty(stored.count, stored.dtype.raw)
+        position = 0
+        for block in stored.blocks(max(1, BLOCK_BYTES // stored.dtype.itemsize)):
+            out[position : position + block.size] = block
+            position += block.size
+        return out.reshape(self.shape(value))
+
+    def _view(self, value: int, dtype: Dtype) -> NDArray[Any]:
+        base, described, shape = int(self.values.base[value]), self.json(int(self.values.view[value])), self.shape(value)
+        ok = base != ABSENT and isinstance(described, dict)
+        require(ok, self.path, f"value {value} is a view of nothing")
+        offset, strides = described.get("offset"), described.get("strides")
+        ok = type(offset) is int and offset >= 0 and isinstance(strides, list) and len(strides) == len(shape)
+        require(ok and all(type(s) is int and s >= 0 for s in strides), self.path, f"value {value} is a view without a place")
+        flat = self.raw(base).reshape(-1).view(dtype.raw)
+        if 0 in shape:
+            return np.empty(shape, dtype.raw)
+        last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        require(last < flat.size, self.path, f"value {value} reaches outside the value that it is a view of")
+        byte_strides = [s * dtype.itemsize for s in strides]
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides, writeable=False))
+
+    def read(self, value: int) -> NDArray[Any]:
+        """A value as numbers: native types as they are, narrower floats as float32. Loads all of it."""
+        dtype = self.dtype(value)
+        raw = self.raw(value)
+        assert dtype is not None
+        return dtype.decode(raw)
+
+
+@dataclass(frozen=True)
+class StoredValue:
+    """The bits of one value; fits `measure.blocks.Blocks`."""
+
+    file: TraceFile
+    value: int
+    dtype: Dtype
+    count: int
+    place: Place | None
+
+    def blocks(self, count: int) -> Iterator[NDArray[Any]]:
+        """Row-major runs of `count` elements, as arrays of `dtype.raw`; each overwrites the one before."""
+        if self.place is None:
+            if self.count:
+                flat = self.file.raw(self.value).reshape(-1)
+                for start in range(0, flat.size, count):
+                    yield flat[start : start + count]
+            return
+        for piece in self.place.blocks(count * self.dtype.itemsize):
+            yield piece.view(self.dtype.raw)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run: a file a process, ordered by rank, children after their parent."""
+
+    path: Path
+    files: tuple[TraceFile, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every process closed its file in order."""
+        return all(file.complete for file in self.files)
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self.files:
+            file.close()
+
+
+def open_trace(path: str | Path, *, allow_empty: bool = False) -> Trace:
+    """Open a trace: a file, or a folder with the files of many processes.
+
+    Raises:
+        NotATraceError, TraceVersionError, UnsafeTraceError: it cannot be read; says why.
+        UnfinishedTraceError: it is still being written, or its writer died; names the next command.
+        EmptyTraceError: it holds no calls (unless `allow_empty`); says why.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(path.glob("*.h5"))
+        if not files:
+            hint = next(iter(sorted(path.glob("*.h5.part"))), None)
+            if hint is not None:
+                _refuse_unfinished(hint.with_suffix(""), hint)
+            raise NotATraceError(f"{path} is a folder without traces: it holds no *.h5 file.")
+    else:
+        part = path if path.suffix == ".part" else part_path(path)
+        if path.suffix == ".part" or (not path.exists() and part.exists()):
+            _refuse_unfinished(part.with_suffix(""), part)
+        if not path.exists():
+            raise NotATraceError(f"{path} does not exist. `layerdiff record -o {path.name} -- SCRIPT` makes it.")
+        files = [path]
+    try:
+        opened = [TraceFile(file) for file in files]
+        opened.sort(key=lambda file: (-1 if file.rank is None else file.rank, file.path.name))
+        trace = Trace(path, tuple(opened))
+        if not allow_empty and not any(len(file.calls) for file in opened):
+            raise EmptyTraceError(_why_empty(trace))
+    except PermissionError as error:
+        raise NotATraceError(f"{error.filename} cannot be read: {error.strerror}.") from None
+    return trace
+
+
+def _refuse_unfinished(path: Path, part: Path) -> None:
+    if is_locked(journal_path(path)):
+        raise UnfinishedTraceError(f"{path} is still being written (as {part.name}). Wait until its run ends.")
+    raise UnfinishedTraceError(f"{path} was never finished: its writer died. `layerdiff recover {part}` brings back what was recorded.")
+
+
+def _why_empty(trace: Trace) -> str:
+    reasons = [str(file.meta["empty_reason"]) for file in trace.files if file.meta.get("empty_reason")]
+    why = reasons[0] if reasons else "no forward of a module ran while it was recorded."
+    return f"{trace.path} is a trace without calls: {why}"
+
+
+__all__ = ["Edge", "StoredValue", "Trace", "TraceFile", "open_trace"]

@@ -7,13 +7,14 @@ A Comparison is never edited: judging it under another profile makes a new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layerdiff.saved.tables import Columns, Texts, Verdict
+from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.sides import Both
 
 Json = Any
@@ -31,40 +32,6 @@ class Side:
     complete: bool = True
     label: str = ""
     """Short text for a header: model class, main dtype, processes, device."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something said before any layer is blamed. `defect` is true where the runs are not comparable as given."""
-
-    kind: str
-    statement: str
-    site: str | None = None
-    defect: bool = False
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A pair whose local error is not explained: where a fault enters."""
-
-    row: int
-    """Row in the table of sites."""
-    site: str
-    verdict: Verdict
-    value: str
-    """`out`, `out[1]`, `in[0]`, `source.<name>`."""
-    statement: str
-    measured: float | None
-    allowed: float | None
-    rule: str
-    defect: bool
-    """broken, defect and unexplained always; precision where the profile forbids it."""
-    operator: str | None = None
-    step: int = 0
-    occurrence: int = 0
-    rank: int | None = None
-    cause: str | None = None
-    evidence: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

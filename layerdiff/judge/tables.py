@@ -1,0 +1,135 @@
+"""The two tables of a comparison, as columns: sites (one row per pair of calls) and pairs (one row per pair of values).
+
+Columns and not objects, because a comparison may hold a million sites and the terminal has to paint
+the first screen of it in a third of a second. Rows are never reordered: `parent` and `site` are row
+numbers. TEXT columns hold indices into `Texts`, -1 for absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+TEXT: Final = np.dtype("<i4")
+_ROW: Final = np.dtype("<i8")
+_SMALL: Final = np.dtype("<i4")
+_CODE: Final = np.dtype("u1")
+_REAL: Final = np.dtype("<f8")
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+class Verdict(IntEnum):
+    """What is said of a site, ordered from harmless to worst (the roll-up takes the maximum)."""
+
+    IDENTICAL = 0
+    INHERITED = 1
+    ORDER_EXACT = 2
+    ORDER_CONSISTENT = 3
+    RECONVERGES = 4
+    FLIP = 5
+    NONDETERMINISTIC = 6
+    PRECISION = 7
+    UNEXPLAINED = 8
+    DEFECT = 9
+    BROKEN = 10
+    NOT_COMPARABLE = 100
+    """Counted beside: never rolls up."""
+    PENDING = 101
+    """Not judged yet; only while a comparison is being made."""
+
+    @property
+    def label(self) -> str:
+        """The word used in JSON and on every screen."""
+        return self.name.lower().replace("_", "-")
+
+
+class Source(IntEnum):
+    """What a pair's numbers were computed from."""
+
+    BYTES = 0
+    STATISTICS = 1
+    """One side kept no bytes: recorded statistics, and fingerprints, are compared."""
+    NOTHING = 2
+    """Shapes do not match, or nothing was recorded: the site's statement says which."""
+    PENDING = 3
+
+
+SITES: Final[dict[str, np.dtype[Any]]] = {
+    "site": TEXT,  # contracts: <module path>[/<operator>#<n>], '' is the root
+    "kind": _CODE,  # trace.schema.CallKind
+    "type": TEXT,  # class of the module, reference's where both are known
+    "operator": TEXT,
+    "step": _SMALL,
+    "occurrence": _SMALL,
+    "rank": _SMALL,  # -1: one process, or the logical tensor of many
+    "parent": _ROW,  # row of the enclosing call, -1 for roots
+    "reference_file": _SMALL,
+    "target_file": _SMALL,
+    "reference_call": _ROW,  # -1: the target alone ran it
+    "target_call": _ROW,  # -1: the reference alone ran it
+    "verdict": _CODE,
+    "pair": _ROW,  # the pair of values that decided, -1 for none
+    "measured": _REAL,
+    "allowed": _REAL,
+    "rule": TEXT,
+    "statement": TEXT,  # one sentence: the finding, or why it is not comparable
+}
+
+PAIRS: Final[dict[str, np.dtype[Any]]] = {
+    "site": _ROW,
+    "role": _CODE,  # trace.schema.Role
+    "position": TEXT,  # out, out[1], in[0], in.attention_mask, weight, bias
+    "reference_value": _ROW,
+    "target_value": _ROW,
+    "reference_dtype": TEXT,
+    "target_dtype": TEXT,
+    "reference_shape": TEXT,  # JSON list
+    "target_shape": TEXT,
+    "source": _CODE,
+    "equal": _CODE,  # 1: the same bits
+    "count": _ROW,  # elements compared
+    "rel_l2": _REAL,  # sqrt(sum (t-r)^2 / sum r^2) over elements finite on both sides; nan if unknown
+    "max_abs": _REAL,  # max |t-r|
+    "rms_reference": _REAL,
+    "max_reference": _REAL,  # max |r|
+    "rms_difference": _REAL,
+    "mismatched": _ROW,  # integers, booleans: how many elements differ; floats: -1
+    "nonfinite_reference": _ROW,
+    "nonfinite_target": _ROW,
+    "nonfinite_differ": _ROW,  # elements whose class (finite, nan, +inf, -inf) differs
+    "worst": _ROW,  # flat row-major index of max |t-r|, -1 for none
+    "statistic": _REAL,  # largest relative difference of recorded statistics, where source is STATISTICS
+}
+
+
+class Texts:
+    """Interned strings of one comparison. Index -1 reads as None."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._texts: list[str] = list(texts)
+        self._index: dict[str, int] = {text: i for i, text in enumerate(self._texts)}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> str | None:
+        return None if index < 0 else self._texts[index]
+
+    def intern(self, text: str | None) -> int:
+        """The index of `text`, added if new; -1 for None."""
+        if text is None:
+            return -1
+        found = self._index.get(text)
+        if found is None:
+            found = self._index[text] = len(self._texts)
+            self._texts.append(text)
+        return found
+
+    def all(self) -> list[str]:
+        """Every text, in the order of its index."""
+        return self._texts

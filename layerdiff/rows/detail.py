@@ -1,0 +1,164 @@
+"""All that is known of one line of the table: the finding in full, measured against allowed, and every value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
+from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
+from layerdiff.rows.table import Rows
+from layerdiff.rows.tones import Line, Segment, Tone, line, mark
+from layerdiff.saved.tables import Source
+from layerdiff.trace.schema import Role
+
+_ROLES = {Role.OUTPUT: 0, Role.INPUT: 1, Role.WEIGHT: 2}
+
+
+def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line]:
+    """Lines for line `index` of the table, each at most `width` cells; `most` bounds the lines of a statement and the values."""
+    row = rows.row(index)
+    if rows.is_fold(index):
+        return _fold(rows, index, width)
+    place = int(rows.tree.place_of[row])
+    sites, texts = rows.comparison.sites, rows.comparison.texts
+    lines = [_name(rows, place, row, width)]
+
+    shown = mark(int(sites["verdict"][row]))
+    statement = rows.statement(row)
+    origins = rows.origins_of(row)
+    for origin in origins:
+        own = mark(origin.verdict)
+        text = visible(origin.statement)
+        at = f"  {visible(origin.value)}" if len(origins) > 1 or origin.value != "out" else ""
+        lines += _said(own.glyph, own.word + at, own.tone, text, width, most)
+        lines.append(_measured(origin.measured, origin.allowed, visible(origin.rule), width))
+        if origin.evidence:
+            evidence = " · ".join(f"{visible(str(k))} {_plain(v)}" for k, v in origin.evidence.items())
+            lines += [line((text, Tone.DIM)) for text in wrap("evidence  " + evidence, width, lines=min(most, 3))]
+    if not origins:
+        lines += _said(shown.glyph, shown.word, shown.tone, statement, width, most)
+        inside = rows.seen.origins_inside(place, int(rows.tree.end[place]))
+        if inside:
+            lines.append(line((f"{amount(inside, 'origin')} inside", Tone.STRONG), ("; n goes there", Tone.DIM)))
+        measured, allowed = float(sites["measured"][row]), float(sites["allowed"][row])
+        if not (np.isnan(measured) and np.isnan(allowed)):
+            rule = visible(texts[int(sites["rule"][row])] or "")
+            lines.append(_measured(_known(measured), _known(allowed), rule, width))
+    lines += _values(rows, row, width, most)
+    return lines
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _plain(value: Any) -> str:
+    return exact(value) if isinstance(value, float) else shorten(visible(str(value)), 120)
+
+
+def _name(rows: Rows, place: int, row: int, width: int) -> Line:
+    sites, texts = rows.comparison.sites, rows.comparison.texts
+    note = "  ".join(visible(texts[int(sites[c][row])] or "") for c in ("operator", "type") if sites[c][row] >= 0)
+    name = shorten(rows.names.full(place), width, at="middle")
+    room = width - cell_width(name) - 2
+    return line((name, Tone.TITLE), (f"  {shorten(note, room)}" if note and note != name and room > 4 else "", Tone.DIM))
+
+
+def _said(glyph: str, word: str, tone: Tone, text: str, width: int, most: int) -> list[Line]:
+    head = f"{glyph} {word}"
+    if not text:
+        return [line((head, tone))]
+    indent = cell_width(head) + 2
+    first, *rest = wrap(text, max(10, width - indent), lines=most)
+    return [line((head, tone), f"  {first}"), *(line(" " * indent + more) for more in rest)]
+
+
+def _measured(measured: float | None, allowed: float | None, rule: str, width: int) -> Line:
+    over = None if measured is None or allowed is None or not allowed else measured / allowed
+    figures = f"{exact(measured)} of {exact(allowed)} allowed" if measured is not None or allowed is not None else ""
+    times = f"  {ratio(over)}" if over is not None else ""
+    head = "measured  " if figures else ""
+    room = width - len(head) - len(figures) - len(times) - (2 if figures else 0)
+    return line((head, Tone.DIM), figures, (times, Tone.STRONG), ("  " if figures else "", Tone.DIM), (shorten(rule, room), Tone.DIM))
+
+
+def _fold(rows: Rows, index: int, width: int) -> list[Line]:
+    members = int(rows._lines.count[index])
+    first, last = int(rows._lines.first[index]), int(rows._lines.last[index])
+    name = shorten(rows.names.fold(first, last), width - 20, at="middle")
+    shown = mark(rows._verdict(index))
+    return [
+        line((name, Tone.TITLE), (f"  {count(members)} alike, folded", Tone.DIM)),
+        line((f"{shown.glyph} {shown.word}", shown.tone), ("  the worst of them; enter shows each", Tone.DIM)),
+    ]
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    try:
+        shape = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(d, int) for d in shape) else None
+
+
+def _element(flat: int, shape: tuple[int, ...] | None) -> str:
+    if flat < 0:
+        return UNKNOWN
+    if not shape or flat >= np.prod(shape, dtype=object):
+        return str(flat)
+    return str([int(i) for i in np.unravel_index(flat, shape)])
+
+
+def _values(rows: Rows, row: int, width: int, most: int) -> list[Line]:
+    """One line a pair of values: outputs, then inputs, then weights."""
+    pairs = rows.comparison.pairs
+    # The table of pairs is in the order of its sites, so a search finds a site's pairs; any other order is scanned.
+    column = np.asarray(pairs["site"])
+    low, high = np.searchsorted(column, row), np.searchsorted(column, row, side="right")
+    mine = np.arange(low, high) if high > low and np.all(column[low:high] == row) else np.flatnonzero(column == row)
+    if not mine.size:
+        return []
+    mine = mine[np.argsort([_ROLES.get(Role(int(r)), 3) if r in (0, 1, 2) else 3 for r in pairs["role"][mine]], kind="stable")]
+    wide = width >= 100
+    heads = ["value", "reference", "target", "rel L2", "max |Δ|", *(["max |ref|"] if wide else []), "worst element"]
+    body = [_value(rows, int(pair), wide) for pair in mine[:most]]
+    widths = [max(cell_width(line_[i]) for line_ in [heads, *body]) for i in range(len(heads))]
+    widths[0], widths[1], widths[2] = min(widths[0], 24), min(widths[1], width // 4), min(widths[2], width // 4)
+    made = []
+    for number, cells in enumerate([heads, *body]):
+        tone = Tone.DIM if number == 0 else Tone.PLAIN
+        numeric = range(3, len(heads) - 1)
+        text = "  ".join(
+            fit(cell, w, align="right" if i in numeric else "left", at="middle") for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        made.append(Line((Segment(shorten(text.rstrip(), width), tone),)))
+    if len(mine) > most:
+        made.append(line((f"{count(len(mine) - most)} more values", Tone.DIM)))
+    return made
+
+
+def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
+    pairs, texts = rows.comparison.pairs, rows.comparison.texts
+
+    def text(column: str) -> str:
+        return visible(texts[int(pairs[column][pair])] or UNKNOWN)
+
+    def tensor(side: str) -> str:
+        return f"{text(f'{side}_dtype')} {text(f'{side}_shape')}".replace(", ", ",")
+
+    source = int(pairs["source"][pair])
+    number = _known(float(pairs["statistic" if source == Source.STATISTICS else "rel_l2"][pair]))
+    difference = "0" if pairs["equal"][pair] == 1 else ("~" if source == Source.STATISTICS else "") + figure(number)
+    if pairs["mismatched"][pair] > 0:
+        difference = f"{count(int(pairs['mismatched'][pair]))} differ"
+    odd = int(pairs["nonfinite_differ"][pair])
+    worst = _element(int(pairs["worst"][pair]), _shape(texts[int(pairs["reference_shape"][pair])]))
+    if odd > 0:
+        worst = f"{amount(odd, 'element')} not finite on one side"
+    elif source in (Source.NOTHING, Source.PENDING):
+        worst = "not compared" if source == Source.NOTHING else "pending"
+    largest = [figure(_known(float(pairs["max_reference"][pair])))] if wide else []
+    return [text("position"), tensor("reference"), tensor("target"), difference, figure(_known(float(pairs["max_abs"][pair]))), *largest, worst]

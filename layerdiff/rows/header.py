@@ -1,0 +1,138 @@
+"""What stands above the table: which runs, under which profile, how much was aligned, and the answer in one line."""
+
+from __future__ import annotations
+
+from layerdiff.rows.cells import cell_width, shorten, visible
+from layerdiff.rows.figures import amount, count
+from layerdiff.rows.tones import Line, Segment, Tone, line, mark
+from layerdiff.saved.comparison import Comparison, Side
+from layerdiff.saved.tables import Verdict
+
+
+def coverage(comparison: Comparison) -> tuple[int, int]:
+    """Calls paired, and calls of the side that has more of them."""
+    alignment = comparison.alignment
+    return alignment.paired, alignment.paired + max(len(alignment.reference_only), len(alignment.target_only))
+
+
+def mostly_unpaired(comparison: Comparison) -> bool:
+    """Whether under half of the calls pair: then that is the news, and verdicts say little."""
+    paired, calls = coverage(comparison)
+    return paired * 2 < calls
+
+
+def profile_name(comparison: Comparison) -> str:
+    """The profile judged by, as a user named it."""
+    return visible(str(comparison.profile.get("name", "strict")))
+
+
+def side_label(side: Side) -> str:
+    """A run in a few words: its label, else the last part of its path."""
+    return visible(side.label or side.path.rstrip("/").rsplit("/", 1)[-1])
+
+
+def title(comparison: Comparison, width: int) -> Line:
+    """The top line, exactly `width` cells: both runs left, profile and coverage right."""
+    paired, calls = coverage(comparison)
+    aligned = f"{count(paired)}/{count(calls)} aligned"
+    right = [("profile ", Tone.DIM), (profile_name(comparison), Tone.STRONG), ("  ", Tone.DIM)]
+    right += [(aligned, Tone.DIM if paired == calls else Tone.NOTICE)]
+    if width < 60:
+        right = right[3:]
+    taken = sum(cell_width(text) for text, _ in right)
+    words = width >= 100
+    left = [(" layerdiff ", Tone.TITLE), ("  " if width >= 100 else " ", Tone.PLAIN)]
+    frame = sum(cell_width(text) for text, _ in left) + 4 + (17 if words else 0) + 3
+    room = max(4, width - taken - frame)
+    reference, target = side_label(comparison.reference), side_label(comparison.target)
+    half = room // 2
+    spare_target = max(half, room - cell_width(reference))
+    target = shorten(target, spare_target, at="middle")
+    reference = shorten(reference, room - cell_width(target), at="middle")
+    if words:
+        left.append(("reference ", Tone.DIM))
+    left.append((reference, Tone.REFERENCE))
+    left.append((" ⇄ ", Tone.DIM))
+    if words:
+        left.append(("target ", Tone.DIM))
+    left.append((target, Tone.TARGET))
+    used = sum(cell_width(text) for text, _ in left)
+    gap = width - used - taken - 1
+    made = [*left, (" " * max(1, gap), Tone.PLAIN), *right, (" ", Tone.PLAIN)]
+    return line(*(Segment(text, tone) for text, tone in made))
+
+
+def answer(comparison: Comparison, *, pending: bool = False) -> Line:
+    """The result in one line: the worst first, where it enters, and what was said before any layer is blamed."""
+    paired, calls = coverage(comparison)
+    if mostly_unpaired(comparison):
+        return line(("! ", Tone.BROKEN), (f"only {count(paired)} of {amount(calls, 'call')} pair", Tone.STRONG), *_proposal(comparison))
+    faults = [notice for notice in comparison.notices if notice.defect]
+    if faults:
+        more = f" (+{amount(len(comparison.notices) - 1, 'notice')})" if len(comparison.notices) > 1 else ""
+        text = visible(faults[0].statement)
+        return line(("✗ ", Tone.FAULT), (visible(faults[0].kind), Tone.FAULT), (f"  {text}{more}", Tone.PLAIN), *_origins(comparison, "  ·  "))
+    notes = f"  ·  {amount(len(comparison.notices), 'notice')}" if comparison.notices else ""
+    if comparison.origins:
+        return line(*_origins(comparison, ""), (notes, Tone.NOTICE))
+    if pending:
+        return line(("· ", Tone.UNKNOWN), ("no origin so far", Tone.DIM), (notes, Tone.NOTICE))
+    worst = mark(comparison.verdict)
+    if comparison.verdict is Verdict.NOT_COMPARABLE:
+        return line((f"{worst.glyph} ", worst.tone), ("nothing could be compared", Tone.STRONG), (notes, Tone.NOTICE))
+    if comparison.verdict is Verdict.IDENTICAL:
+        text = "every paired value has the same bits"
+    else:
+        text = f"the worst of {amount(paired, 'paired call')} is {worst.word}"
+    return line((f"{worst.glyph} ", worst.tone), ("no origin", Tone.STRONG), (f": {text}", Tone.PLAIN), (notes, Tone.NOTICE))
+
+
+def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:
+    if not comparison.origins:
+        return []
+    worst = max(comparison.origins, key=lambda origin: origin.verdict)
+    shown, first = mark(worst.verdict), comparison.origins[0]
+    many = len(comparison.origins)
+    where = visible(first.site) or "the root"
+    return [
+        (before, Tone.DIM),
+        (f"{shown.glyph} {shown.word}", shown.tone),
+        (f"  {amount(many, 'origin')}{', the first at ' if many > 1 else ' at '}", Tone.DIM),
+        (where, Tone.STRONG),
+    ]
+
+
+def _proposal(comparison: Comparison) -> list[tuple[str, Tone]]:
+    remarks = comparison.alignment.remarks
+    return [(f"  {visible(remarks[-1])}", Tone.DIM)] if remarks else []
+
+
+def about(comparison: Comparison) -> list[Line]:
+    """Everything around the verdicts: both runs, notices in full, how calls were paired, what has no partner and why."""
+    lines: list[Line] = []
+    for notice in comparison.notices:
+        tone = Tone.FAULT if notice.defect else Tone.NOTICE
+        where = f"  at {visible(notice.site)}" if notice.site else ""
+        lines.append(line(("✗ " if notice.defect else "◆ ", tone), (visible(notice.kind), tone), (where, Tone.DIM)))
+        lines.append(line(f"  {visible(notice.statement)}"))
+    if not lines:
+        lines.append(line(("no notices", Tone.DIM)))
+    paired, calls = coverage(comparison)
+    lines += [line(), line(("Alignment", Tone.TITLE)), line(f"  {count(paired)} of {amount(calls, 'call')} paired")]
+    lines += [line(f"  {visible(remark)}") for remark in comparison.alignment.remarks]
+    steps = comparison.alignment.steps
+    if steps:
+        lines.append(line(f"  {amount(len(steps), 'step')} compared, reference {steps[0][0]}..{steps[-1][0]}, target {steps[0][1]}..{steps[-1][1]}"))
+    for word, alone in (("reference", comparison.alignment.reference_only), ("target", comparison.alignment.target_only)):
+        if alone:
+            lines += [line(), line((f"Only in the {word}", Tone.TITLE), (f"  {amount(len(alone), 'call')}", Tone.DIM))]
+            lines += [line(f"  {visible(call.site) or '(root)'}", (f"  {visible(call.reason)}", Tone.DIM)) for call in alone[:500]]
+            if len(alone) > 500:
+                lines.append(line((f"  and {count(len(alone) - 500)} more", Tone.DIM)))
+    for word, side, tone in (("Reference", comparison.reference, Tone.REFERENCE), ("Target", comparison.target, Tone.TARGET)):
+        lines += [line(), line((word, tone), (f"  {visible(side.path)}", Tone.PLAIN))]
+        if not side.complete:
+            lines.append(line(("  the recording is incomplete", Tone.NOTICE)))
+        for key, value in side.environment.items():
+            lines.append(line((f"  {visible(str(key))}  ", Tone.DIM), visible(str(value))))
+    return lines

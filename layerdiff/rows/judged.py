@@ -1,0 +1,131 @@
+"""A judgement seen through the tree: the worst verdict of every subtree, its origins, and each site's numbers.
+
+One pass over the columns for each judgement; nothing here depends on what is unfolded. A parent shows the
+worst of its calls and is no origin itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.rows.tree import Ints, Tree
+from layerdiff.saved.comparison import Comparison, Origin
+from layerdiff.saved.tables import Columns, Source, Verdict
+from layerdiff.trace.schema import Role
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Columns over places (shape (n,)) of one comparison."""
+
+    own: NDArray[np.uint8]
+    """Verdict of the call itself."""
+    worst: NDArray[np.uint8]
+    """Verdict of the call and all calls inside it, rolled up."""
+    origins_upto: Ints
+    """Shape (n + 1,): how many origins lie at places before this one."""
+    ratio: NDArray[np.float64]
+    """measured / allowed of the call itself; nan if unknown, inf where nothing was allowed."""
+    difference: NDArray[np.float64]
+    """Largest relative L2 difference of its outputs; 0 for the same bits, nan if unknown, inf where only one side is finite."""
+    estimated: NDArray[np.bool_]
+    """`difference` is from recorded statistics."""
+    origin_at: dict[int, Origin]
+    """By place, in execution order; the worst one where a call has several."""
+    statement: NDArray[np.int32]
+    """Index into the texts, -1 for none."""
+    codes: tuple[int, ...]
+    """Verdicts that occur in `worst`."""
+
+    def origins_inside(self, place: int, end: int) -> int:
+        """Origins in the places `place..end`, one past the last."""
+        return int(self.origins_upto[end] - self.origins_upto[place])
+
+    def worst_ratio(self, place: int, end: int) -> float | None:
+        """The largest measured / allowed in a range of places; None if nothing is known."""
+        part = self.ratio[place:end]
+        known = part[~np.isnan(part)]
+        return float(known.max()) if known.size else None
+
+
+def _rolled(own: NDArray[np.uint8], tree: Tree) -> NDArray[np.uint8]:
+    """The maximum over each subtree; what is only counted beside (100 and above) never wins over a verdict."""
+    worst = own.copy()
+    inner = np.flatnonzero(tree.end > np.arange(len(tree)) + 1)
+    ends = tree.end[inner]
+    running = np.zeros(len(own) + 1, np.int64)
+    codes = np.flatnonzero(np.bincount(own, minlength=256))
+    for code in [*codes[codes >= Verdict.NOT_COMPARABLE][::-1], *codes[codes < Verdict.NOT_COMPARABLE]]:
+        np.cumsum(own == code, out=running[1:])
+        worst[inner[running[ends] > running[inner]]] = code
+    return worst
+
+
+def _differences(sites: Columns, pairs: Columns, count: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Per row of the table of sites: the largest difference of its outputs, and whether it is an estimate."""
+    difference = np.full(count, np.nan)
+    estimated = np.zeros(count, np.bool_)
+    site = np.asarray(pairs["site"])
+    if site.size:
+        outputs = np.flatnonzero((np.asarray(pairs["role"]) == Role.OUTPUT) & (site >= 0) & (site < count))
+        source = np.asarray(pairs["source"])[outputs]
+        value = np.asarray(pairs["rel_l2"])[outputs].astype(np.float64)
+        statistic = source == Source.STATISTICS
+        value[statistic] = np.asarray(pairs["statistic"])[outputs][statistic]
+        value[np.asarray(pairs["equal"])[outputs] == 1] = 0.0
+        value[np.asarray(pairs["nonfinite_differ"])[outputs] > 0] = np.inf
+        value[np.isin(source, (Source.NOTHING, Source.PENDING))] = np.nan
+        known = ~np.isnan(value)
+        site, value, statistic = site[outputs][known], value[known], statistic[known]
+        if site.size and np.all(site[1:] > site[:-1]):
+            difference[site], estimated[site] = value, statistic
+        else:
+            floor = np.full(count, -1.0)
+            np.maximum.at(floor, site, value)
+            difference = np.where(floor < 0, np.nan, floor)
+            estimated[site[statistic]] = True
+    identical = np.asarray(sites["verdict"]) == Verdict.IDENTICAL
+    difference[identical & np.isnan(difference)] = 0.0
+    return difference, estimated
+
+
+def _ratios(measured: NDArray[Any], allowed: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.asarray(measured, np.float64) / np.asarray(allowed, np.float64)
+    ratio[(np.asarray(measured) == 0) & (np.asarray(allowed) >= 0)] = 0.0
+    return ratio
+
+
+def judged(comparison: Comparison, tree: Tree) -> Judged:
+    """What one comparison says, over the places of its tree."""
+    sites, row, n = comparison.sites, tree.row, len(tree)
+    own = np.asarray(sites["verdict"], np.uint8)[row]
+    worst = _rolled(own, tree)
+    difference, estimated = _differences(sites, comparison.pairs, n)
+
+    origin_at: dict[int, Origin] = {}
+    for origin in comparison.origins:
+        if 0 <= origin.row < n:
+            place = int(tree.place_of[origin.row])
+            if place not in origin_at or origin_at[place].verdict < origin.verdict:
+                origin_at[place] = origin
+    origin_at = dict(sorted(origin_at.items()))
+    upto = np.zeros(n + 1, np.int64)
+    upto[np.fromiter(origin_at, np.int64, len(origin_at)) + 1] = 1
+    np.cumsum(upto, out=upto)
+
+    return Judged(
+        own=own,
+        worst=worst,
+        origins_upto=upto,
+        ratio=_ratios(sites["measured"], sites["allowed"])[row],
+        difference=difference[row],
+        estimated=estimated[row],
+        origin_at=origin_at,
+        statement=np.asarray(sites["statement"], np.int32)[row],
+        codes=tuple(int(code) for code in np.flatnonzero(np.bincount(worst, minlength=256))),
+    )

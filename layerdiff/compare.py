@@ -1,0 +1,191 @@
+"""The flow, on one screen: open, align, pair, measure, judge, diagnose.
+
+`compare_traces` returns when all is done; `compare_in_steps` hands out what is known so far, so that a
+screen can be painted from the indexes at once; `judge_again` re-judges stored numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.aligning import align
+from layerdiff.align.alignment import Alignment
+from layerdiff.diagnose.evidence import Evidence
+from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.diagnose.notices import notices_of_traces, notices_of_values
+from layerdiff.diagnose.origins import find_origins
+from layerdiff.diagnose.reconverging import mark_reconverging
+from layerdiff.errors import ComparisonError
+from layerdiff.judge.measuring import fill, total_bytes
+from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
+from layerdiff.judge.profile import Profile, load_profile
+from layerdiff.judge.tables import Texts
+from layerdiff.judge.thresholds import judge_by_thresholds
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
+from layerdiff.sides import Both
+from layerdiff.trace.reader import Trace, open_trace
+
+SNAPSHOT_SECONDS: Final = 0.5
+"""How often a comparison in the making is judged again for the screen."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known so far: bytes read, bytes to read, and the comparison with the sites not reached still pending."""
+
+    comparison: Comparison
+    done: int
+    total: int
+
+
+def compare_traces(reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict") -> Comparison:
+    """Compare two traces.
+
+    Raises:
+        TraceError: one cannot be read.
+        ProfileError: the profile is wrong.
+        ComparisonError: nothing of the two pairs.
+    """
+    *_, last = compare_in_steps(reference, target, profile=profile, snapshot_seconds=float("inf"))
+    return last.comparison
+
+
+def compare_in_steps(
+    reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict", snapshot_seconds: float = SNAPSHOT_SECONDS
+) -> Iterator[Progress]:
+    """Compare two traces, handing out the state at once, then every half second, then the result. Raises as `compare_traces`."""
+    chosen = load_profile(profile)
+    traces = Both(open_trace(reference), open_trace(target))
+    tables, alignments = _align(traces, chosen)
+    sites, pairs = tables.columns()
+    files = traces.map(lambda trace: trace.files)
+    told = tuple(notices_of_traces(traces, alignments))
+    summary = _summary(alignments)
+
+    def now() -> Comparison:
+        return _judged(_describe(traces, chosen, tables.texts, sites, pairs, summary), chosen, files, told)
+
+    total = total_bytes(pairs, sites, files)
+    if np.isfinite(snapshot_seconds):
+        yield Progress(now(), 0, total)
+    last, done = time.monotonic(), 0
+    for done in fill(pairs, sites, tables.texts, files):
+        if time.monotonic() - last > snapshot_seconds:
+            yield Progress(now(), done, total)
+            last = time.monotonic()
+    yield Progress(now(), done, total)
+
+
+def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
+    """The same numbers under another profile; needs no traces. Causes that were found stay with their origins."""
+    chosen = load_profile(profile)
+    told = tuple(notice for notice in comparison.notices if notice.kind not in _OF_VALUES)
+    judged = _judged(comparison, chosen, None, told)
+    found = {(origin.site, origin.rank): origin for origin in comparison.origins}
+    return replace(judged, origins=tuple(_with_cause(origin, found.get((origin.site, origin.rank))) for origin in judged.origins))
+
+
+_OF_VALUES: Final = ("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "constant-dtype", "flip", "input-too-short")
+
+
+def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
+    tables, alignments = Tables(), []
+    for numbers, rank in _file_pairs(traces):
+        files = Both(traces.reference.files[numbers.reference], traces.target.files[numbers.target])
+        calls = files.map(calls_of)
+        alignment = align(calls.reference, calls.target, profile.renames)
+        add_file_pair(tables, files, numbers, calls, alignment, rank=rank)
+        alignments.append(alignment)
+    if not any(len(alignment.pairs) for alignment in alignments):
+        hints = [remark for alignment in alignments for remark in alignment.remarks]
+        hints += [f"try the rename rule target = '{rule.target}', reference = '{rule.reference}'" for a in alignments for rule in a.proposed]
+        said = "".join(f"\n  {hint}" for hint in hints)
+        raise ComparisonError(f"Nothing of {traces.reference.path} and {traces.target.path} pairs: no site has the same name, step and call.{said}")
+    return tables, alignments
+
+
+def _file_pairs(traces: Both[Trace]) -> list[tuple[Both[int], int | None]]:
+    """Which file goes with which: one against each of many, else by rank, in order within a rank."""
+    reference, target = traces.reference.files, traces.target.files
+    if len(reference) == len(target) == 1:
+        return [(Both(0, 0), None)]
+    if len(reference) == 1:
+        return [(Both(0, i), file.rank) for i, file in enumerate(target)]
+    left = {i: file.rank for i, file in enumerate(reference)}
+    pairs: list[tuple[Both[int], int | None]] = []
+    for j, file in enumerate(target):
+        i = next((i for i, rank in left.items() if rank == file.rank), None)
+        if i is not None:
+            del left[i]
+            pairs.append((Both(i, j), file.rank))
+    if not pairs:
+        raise ComparisonError(f"{traces.reference.path} and {traces.target.path} have no rank in common.")
+    return pairs
+
+
+def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...]) -> Comparison:
+    sites, pairs, texts = dict(comparison.sites), comparison.pairs, comparison.texts
+    judged = judge_by_thresholds(sites, pairs, texts, profile)
+    sites |= {"verdict": judged.verdict, "pair": judged.pair, "measured": judged.measured, "allowed": judged.allowed, "rule": judged.rule}
+    sites["verdict"] = mark_reconverging(sites, pairs, texts)
+    evidence = Evidence(sites, pairs, texts, files)
+    origins = find_origins(evidence)
+    sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
+    return replace(
+        comparison, profile=profile.to_json(), sites=sites, notices=(*told, *notices_of_values(evidence, profile)), origins=origins
+    )
+
+
+def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[Origin, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Verdict and statement of each site, with what was found at the origins; further calls of an origin's site say the same."""
+    verdict, statement = sites["verdict"].copy(), sites["statement"].copy()
+    for origin in origins:
+        same = (sites["site"] == sites["site"][origin.row]) & (sites["rank"] == sites["rank"][origin.row]) & (verdict == verdict[origin.row])
+        statement[same] = texts.intern(origin.statement)
+        verdict[same] = int(origin.verdict)
+    return verdict, statement
+
+
+def _with_cause(origin: Origin, before: Origin | None) -> Origin:
+    if before is None or before.cause is None:
+        return origin
+    return replace(origin, cause=before.cause, statement=before.statement, verdict=before.verdict, defect=before.defect, evidence=before.evidence)
+
+
+def _describe(traces: Both[Trace], profile: Profile, texts: Texts, sites: Any, pairs: Any, summary: AlignmentSummary) -> Comparison:
+    sides = traces.map(_side)
+    return Comparison(sides.reference, sides.target, profile.to_json(), texts, dict(sites), pairs, alignment=summary)
+
+
+def _side(trace: Trace) -> Side:
+    environment = trace.files[0].meta.get("environment")
+    environment = environment if isinstance(environment, dict) else {}
+    words = [environment.get(key) for key in ("model", "dtype", "device")]
+    label = " ".join(str(word) for word in words if isinstance(word, str))
+    return Side(str(trace.path), environment, tuple(file.path.name for file in trace.files), trace.complete, label)
+
+
+def _summary(alignments: list[Alignment]) -> AlignmentSummary:
+    def alone(name: str) -> tuple[Unpaired, ...]:
+        return tuple(Unpaired(getattr(a.sites, name)[call], reason) for a in alignments for call, reason in getattr(a, f"{name}_only"))
+
+    first = alignments[0]
+    remarks = list(dict.fromkeys(remark for alignment in alignments for remark in alignment.remarks))
+    remarks += [f"a rename rule would pair more: target = '{rule.target}', reference = '{rule.reference}'" for rule in first.proposed]
+    return AlignmentSummary(
+        sum(len(alignment.pairs) for alignment in alignments),
+        alone("reference"),
+        alone("target"),
+        first.steps,
+        first.steps_all,
+        tuple(remarks),
+    )
+
+

@@ -1,0 +1,133 @@
+"""What a cause may look at: the tables, and the recorded values behind a row, read only when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.errors import TraceError
+from layerdiff.judge.pairing import rows_of
+from layerdiff.judge.tables import Columns, Source, Texts, Verdict
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import Role
+
+Attributes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A judged comparison and its traces. Rows are rows of the table of sites."""
+
+    sites: Columns
+    pairs: Columns
+    texts: Texts
+    files: Both[tuple[TraceFile, ...]] | None
+    """None where the traces are not at hand: what is static or stored is still evidence."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_grouped", rows_of(self.pairs, len(self.sites["site"])))
+
+    def pairs_of(self, row: int) -> list[int]:
+        """The pairs of values of a site."""
+        order, start = self._grouped  # type: ignore[attr-defined]  # set once above
+        pairs: list[int] = order[start[row] : start[row + 1]].tolist()
+        return pairs
+
+    def side(self, name: str, row: int) -> tuple[TraceFile, int] | None:
+        """The file and the call of one side of a site."""
+        if self.files is None:
+            return None
+        call = int(self.sites[f"{name}_call"][row])
+        return None if call < 0 else (getattr(self.files, name)[int(self.sites[f"{name}_file"][row])], call)
+
+    def detail(self, name: str, row: int) -> dict[str, Any]:
+        """What the recorder noted of the call: attributes of the module, structure of its arguments."""
+        found = self.side(name, row)
+        if found is None:
+            return {}
+        file, call = found
+        detail = file.json(int(file.calls.detail[call]))
+        return detail if isinstance(detail, dict) else {}
+
+    def attributes(self, row: int) -> Both[Attributes]:
+        """Simple attributes of the called module on both sides."""
+        sides = Both("reference", "target").map(lambda name: self.detail(name, row).get("attributes"))
+        return sides.map(lambda found: found if isinstance(found, dict) else {})
+
+    def changed_attributes(self, row: int) -> dict[str, tuple[Any, Any]]:
+        """Attributes that both sides have with other values."""
+        both = self.attributes(row)
+        return {name: (r, both.target[name]) for name, r in both.reference.items() if name in both.target and both.target[name] != r}
+
+    def values(self, row: int, role: Role, position: str) -> Both[NDArray[Any]] | None:
+        """Both sides' numbers at a position of a site; None where bytes are missing on a side."""
+        for pair in self.pairs_of(row):
+            if self.pairs["role"][pair] == role and self.texts[int(self.pairs["position"][pair])] == position:
+                return self._read(row, pair)
+        return None
+
+    def _read(self, row: int, pair: int) -> Both[NDArray[Any]] | None:
+        if self.files is None or self.pairs["source"][pair] != Source.BYTES:
+            return None
+        read: list[NDArray[Any]] = []
+        for name in ("reference", "target"):
+            file = getattr(self.files, name)[int(self.sites[f"{name}_file"][row])]
+            try:
+                read.append(file.read(int(self.pairs[f"{name}_value"][pair])))
+            except TraceError:
+                return None
+        return Both(*read)
+
+    def position(self, row: int) -> str | None:
+        """Where the deciding value stood: `out`, `in[0]`."""
+        pair = int(self.sites["pair"][row])
+        return None if pair < 0 else self.texts[int(self.pairs["position"][pair])]
+
+    def handed_to(self, row: int) -> tuple[str, str] | None:
+        """(child site, position) where what is wrong is what the module's own glue hands to a child."""
+        pair = int(self.sites["pair"][row])
+        if pair < 0 or int(self.pairs["site"][pair]) == row:
+            return None
+        child = int(self.pairs["site"][pair])
+        return self.texts[int(self.sites["site"][child])] or "", self.position(row) or ""
+
+    def incoming(self, row: int) -> str:
+        """In words: how far inputs and weights of a site agree."""
+        worst, named, compared = 0.0, "", 0
+        for pair in self.pairs_of(row):
+            if self.pairs["role"][pair] == Role.OUTPUT or self.pairs["source"][pair] not in (Source.BYTES, Source.STATISTICS):
+                continue
+            compared += 1
+            if self.pairs["equal"][pair]:
+                continue
+            number = self.pairs["rel_l2" if self.pairs["source"][pair] == Source.BYTES else "statistic"][pair]
+            if not number <= worst:
+                worst, named = float(number), self.texts[int(self.pairs["position"][pair])] or ""
+        if not compared:
+            return "no input of it was recorded"
+        if not named:
+            return "its inputs and weights agree" if worst == 0 else ""
+        return f"its inputs differ by at most {worst:.2g} ({named})"
+
+    def statement(self, row: int, verdict: Verdict) -> str:
+        """One sentence: what differs, by how much, what was allowed, what came in."""
+        pair = int(self.sites["pair"][row])
+        where = self.position(row) or "out"
+        handed = self.handed_to(row)
+        what = f"what it hands to {handed[0]} ({handed[1]})" if handed else where
+        came = self.incoming(row)
+        if pair >= 0 and self.pairs["nonfinite_differ"][pair] > 0:
+            count, elements = int(self.pairs["nonfinite_differ"][pair]), int(self.pairs["count"][pair])
+            if verdict == Verdict.BROKEN:
+                return f"{what} has NaN or Inf at {count} of {elements} elements where the reference is finite; {came}"
+            return f"{what} is finite at {count} of {elements} elements where the reference is not; {came}"
+        if pair >= 0 and self.pairs["mismatched"][pair] > 0:
+            return f"{what} differs at {int(self.pairs['mismatched'][pair])} of {int(self.pairs['count'][pair])} elements; {came}"
+        measured, allowed = float(self.sites["measured"][row]), float(self.sites["allowed"][row])
+        if np.isnan(measured):
+            return f"{what} differs; {came}"
+        return f"{what} differs by {measured:.2g}, allowed {allowed:.2g}; {came}"

@@ -1,0 +1,219 @@
+"""Notices: what is said before any layer is blamed. Inputs, dtypes, shapes, weights, steps, seeds, and the recording itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.alignment import Alignment
+from layerdiff.diagnose.evidence import Evidence
+from layerdiff.diagnose.findings import Notice
+from layerdiff.judge.profile import Profile
+from layerdiff.judge.tables import Source, Verdict
+from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.reader import Trace
+from layerdiff.trace.schema import CallKind, Role
+
+_SHOWN: Final = 3
+
+
+def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Iterator[Notice]:
+    """What the recordings and their alignment say, before a value is read."""
+    for name in ("reference", "target"):
+        for file in getattr(traces, name).files:
+            if not file.complete:
+                reason = file.meta.get("incomplete") or "its writer did not say why"
+                yield Notice("recording-incomplete", f"the {name}'s trace {file.path.name} is incomplete: {reason}")
+            skipped = file.meta.get("skipped")
+            if isinstance(skipped, list) and skipped:
+                yield Notice("recording-skipped", f"the {name} did not record {len(skipped)} modules: {skipped[0]}")
+    if len(traces.reference.files) != len(traces.target.files) and len(traces.reference.files) > 1:
+        counts = f"{len(traces.reference.files)} files against {len(traces.target.files)}"
+        yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts}); those of equal rank are compared")
+    for alignment in alignments:
+        yield from _steps(alignment)
+    seeds = Both(traces.reference, traces.target).map(lambda trace: _environment(trace).get("initial_seed"))
+    draws = _draws(traces)
+    if draws:
+        yield Notice("seed-differs", draws, site="", defect=True)
+    elif None not in (seeds.reference, seeds.target) and seeds.reference != seeds.target:
+        yield Notice("seed-differs", f"the seeds differ ({seeds.reference}, {seeds.target}); no random number was drawn in a compared step")
+
+
+def _environment(trace: Trace) -> dict[str, Any]:
+    found = trace.files[0].meta.get("environment")
+    return found if isinstance(found, dict) else {}
+
+
+def _steps(alignment: Alignment) -> Iterator[Notice]:
+    if not alignment.steps:
+        return
+    for name, index, every in (("reference", 0, alignment.steps_all.reference), ("target", 1, alignment.steps_all.target)):
+        compared = {pair[index] for pair in alignment.steps}
+        alone = [step for step in range(min(compared), len(every)) if step not in compared]
+        if alone:
+            shown = ", ".join(map(str, alone[:_SHOWN])) + (" and more" if len(alone) > _SHOWN else "")
+            yield Notice("steps-differ", f"the {name} ran {len(alone)} steps that the other run did not (step {shown}: {every[alone[0]]})", defect=True)
+
+
+def _draws(traces: Both[Trace]) -> str | None:
+    """In words: that random numbers were drawn during a forward, from other states. None where that is not known."""
+    for reference, target in zip(traces.reference.files, traces.target.files, strict=False):
+        drawn = Both(reference, target).map(_random_states)
+        common = sorted(set(drawn.reference) & set(drawn.target), reverse=True)
+        for step in common:
+            ours, theirs = drawn.reference[step], drawn.target[step]
+            if ours[0] != theirs[0] and (ours[0] != ours[1] or theirs[0] != theirs[1]):
+                return f"random numbers were drawn in step {step}, from different states of the generator: seed both runs alike, or switch dropout off"
+    return None
+
+
+def _random_states(file: Any) -> dict[int, tuple[str, str]]:
+    """State of the generators before and after each forward of a root."""
+    found: dict[int, tuple[str, str]] = {}
+    calls = file.calls
+    for call in np.flatnonzero((calls.parent < 0) & (calls.kind == CallKind.MODULE)).tolist():
+        detail = file.json(int(calls.detail[call]))
+        random = detail.get("random") if isinstance(detail, dict) else None
+        if isinstance(random, dict) and "before" in random and "after" in random:
+            found[int(calls.step[call])] = (str(random["before"]), str(random["after"]))
+    return found
+
+
+def notices_of_values(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
+    """What inputs, dtypes, shapes and weights say, once they are measured."""
+    yield from _dtypes(evidence, profile)
+    yield from _inputs(evidence)
+    yield from _weights(evidence)
+    yield from _flips(evidence)
+    yield from _too_short(evidence)
+
+
+def _dtypes(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
+    pairs = evidence.pairs
+    outputs = pairs["role"] == Role.OUTPUT
+    keys = np.stack([pairs["reference_dtype"][outputs], pairs["target_dtype"][outputs]], axis=1)
+    if not len(keys):
+        return
+    distinct, counts = np.unique(keys, axis=0, return_counts=True)
+    reference, target = (evidence.texts[int(text)] or "" for text in distinct[np.argmax(counts)])
+    if reference != target:
+        yield Notice("dtype-mismatch", f"the reference computed in {reference}, the target in {target}", defect=profile.same_dtype)
+
+
+def _inputs(evidence: Evidence) -> Iterator[Notice]:
+    sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
+    if not len(pairs["site"]):
+        return
+    top = (sites["parent"][pairs["site"]] < 0) & (pairs["role"] == Role.INPUT) & (sites["kind"][pairs["site"]] == CallKind.MODULE)
+    roots = top & ~_is_state(evidence, top)
+    seen: set[tuple[str, str]] = set()
+    for pair in np.flatnonzero(roots).tolist():
+        row = int(pairs["site"][pair])
+        position, step, site = texts[int(pairs["position"][pair])] or "", int(sites["step"][row]), texts[int(sites["site"][row])] or ""
+        if pairs["reference_shape"][pair] != pairs["target_shape"][pair]:
+            kind = "shape-differs"
+            shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
+            said = f"the input {position} of step {step} has another shape: {shapes}"
+        elif _differs_beyond_rounding(evidence, pair):
+            kind = "input-differs"
+            said = f"the input {position} of step {step} is not the same in both runs ({_how_much(evidence, pair)})"
+        else:
+            continue
+        if (kind, position) not in seen:
+            seen.add((kind, position))
+            yield Notice(kind, said, site=site, defect=True)
+
+
+def _is_state(evidence: Evidence, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Per pair: root inputs that are state of the run itself, such as a cache: held by an object, not handed in as tensors."""
+    state = np.zeros(len(chosen), bool)
+    for pair in np.flatnonzero(chosen).tolist():
+        row = int(evidence.pairs["site"][pair])
+        objects = evidence.detail("target", row).get("objects")
+        position = evidence.texts[int(evidence.pairs["position"][pair])] or ""
+        state[pair] = isinstance(objects, list) and any(isinstance(name, str) and position.startswith(name) for name in objects)
+    return state
+
+
+def _roundoff(evidence: Evidence, pair: int) -> float:
+    """The unit roundoff of the coarser dtype where the two differ, else 0: equal dtypes have no reason to differ."""
+    names = [evidence.texts[int(evidence.pairs[f"{side}_dtype"][pair])] or "" for side in ("reference", "target")]
+    if names[0] == names[1]:
+        return 0.0
+    return max((dtype.unit_roundoff or 0.0) if (dtype := dtype_named(name)) else 0.0 for name in names)
+
+
+def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
+    pairs = evidence.pairs
+    source = int(pairs["source"][pair])
+    if source not in (Source.BYTES, Source.STATISTICS) or pairs["equal"][pair]:
+        return False
+    if pairs["nonfinite_differ"][pair] > 0 or pairs["mismatched"][pair] > 0:
+        return True
+    roundoff = _roundoff(evidence, pair)
+    if source == Source.STATISTICS:
+        return not float(pairs["statistic"][pair]) <= roundoff
+    largest = float(pairs["max_reference"][pair])
+    peak = float(pairs["max_abs"][pair])
+    return float(pairs["rel_l2"][pair]) > roundoff or peak > roundoff * largest
+
+
+def _how_much(evidence: Evidence, pair: int) -> str:
+    pairs = evidence.pairs
+    if pairs["mismatched"][pair] > 0:
+        return f"{int(pairs['mismatched'][pair])} of {int(pairs['count'][pair])} elements"
+    if pairs["nonfinite_differ"][pair] > 0:
+        return f"{int(pairs['nonfinite_differ'][pair])} elements are finite on one side only"
+    number = pairs["rel_l2" if pairs["source"][pair] == Source.BYTES else "statistic"][pair]
+    return f"relative difference {float(number):.2g}"
+
+
+def _weights(evidence: Evidence) -> Iterator[Notice]:
+    sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
+    differing: list[tuple[str, str, int]] = []
+    rounded: list[str] = []
+    known: set[tuple[str, str]] = set()
+    for pair in np.flatnonzero(pairs["role"] == Role.WEIGHT).tolist():
+        site, position = texts[int(sites["site"][int(pairs["site"][pair])])] or "", texts[int(pairs["position"][pair])] or ""
+        if (site, position) in known:
+            continue
+        known.add((site, position))
+        same_shape = pairs["reference_shape"][pair] == pairs["target_shape"][pair]
+        if not same_shape or _differs_beyond_rounding(evidence, pair):
+            differing.append((site, position, pair))
+        elif not pairs["equal"][pair] and pairs["source"][pair] in (Source.BYTES, Source.STATISTICS):
+            rounded.append(f"{site}.{position}".lstrip("."))
+    if differing:
+        site, position, pair = differing[0]
+        how = _how_much(evidence, pair) if pairs["reference_shape"][pair] == pairs["target_shape"][pair] else "another shape"
+        more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
+        yield Notice("weight-differs", f"{f'{site}.{position}'.lstrip('.')} is not the same weight in both runs ({how}){more}", site=site, defect=True)
+    if rounded:
+        yield Notice("constant-dtype", f"{len(rounded)} weights are the reference's rounded to the target's dtype, {rounded[0]} the first")
+
+
+def _flips(evidence: Evidence) -> Iterator[Notice]:
+    rows = np.flatnonzero(evidence.sites["verdict"] == Verdict.FLIP).tolist()
+    if rows:
+        site = evidence.texts[int(evidence.sites["site"][rows[0]])] or ""
+        more = f" and {len(rows) - 1} more calls" if len(rows) > 1 else ""
+        statement = f"{site}{more}: {evidence.statement(rows[0], Verdict.FLIP)}; margins are not known without operands"
+        yield Notice("flip", statement, site=site)
+
+
+def _too_short(evidence: Evidence) -> Iterator[Notice]:
+    """An input that cannot show a whole kind of faults: one token has no other position to attend to."""
+    sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
+    if not len(pairs["site"]):
+        return
+    roots = (sites["parent"][pairs["site"]] < 0) & (pairs["role"] == Role.INPUT)
+    shapes = [json.loads(texts[int(text)] or "[]") for text in np.unique(pairs["target_shape"][roots])]
+    tokens = [shape for shape in shapes if len(shape) == 2]
+    if tokens and all(shape[1] == 1 for shape in tokens):
+        yield Notice("input-too-short", "every input is one token long: faults of position, mask and attention scale cannot show")

@@ -1,0 +1,99 @@
+"""Numbers for every pair of values: each distinct pair is read once, however many calls share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from layerdiff.errors import TraceError
+from layerdiff.judge.tables import Source, Texts
+from layerdiff.measure.screening import screen
+from layerdiff.measure.stored_statistics import compare_statistics
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+
+_NUMBERS = (
+    *("equal", "count", "rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "mismatched"),
+    *("nonfinite_reference", "nonfinite_target", "nonfinite_differ", "worst"),
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What was measured of one pair: names and entries of columns of PAIRS, and why there is nothing where there is nothing."""
+
+    columns: dict[str, Any]
+    reason: str | None = None
+
+
+def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
+    """Measure one pair: from its bytes, else from recorded statistics. An unreadable value is a result with a reason."""
+    if files.reference.shape(values.reference) != files.target.shape(values.target):
+        shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
+        return Numbers({"source": int(Source.NOTHING)}, f"shapes differ: reference {list(shapes.reference)}, target {list(shapes.target)}")
+    try:
+        stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
+        if stored.reference is not None and stored.target is not None:
+            screening = asdict(screen(stored.reference, stored.target))
+            return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in _NUMBERS}})
+    except TraceError as error:
+        return Numbers({"source": int(Source.NOTHING)}, str(error))
+    return _from_statistics(files, values)
+
+
+def _from_statistics(files: Both[TraceFile], values: Both[int]) -> Numbers:
+    statistics = Both(files.reference.statistics(values.reference), files.target.statistics(values.target))
+    if statistics.reference is None or statistics.target is None:
+        side = "reference" if statistics.reference is None else "target"
+        file, value = getattr(files, side), getattr(values, side)
+        why = file.text(int(file.values.reason[value])) or "the keep policy"
+        return Numbers({"source": int(Source.NOTHING)}, f"nothing was recorded of it in the {side}: {why}")
+    found = compare_statistics(
+        statistics.reference,
+        statistics.target,
+        fingerprints=Both(files.reference.fingerprint(values.reference), files.target.fingerprint(values.target)),
+        dtypes=Both(files.reference.dtype_name(values.reference), files.target.dtype_name(values.target)),
+    )
+    return Numbers({"source": int(Source.STATISTICS), **found})
+
+
+def fill(pairs: dict[str, NDArray[Any]], sites: dict[str, NDArray[Any]], texts: Texts, files: Both[tuple[TraceFile, ...]]) -> Iterator[int]:
+    """Fill the columns of `pairs`, in their order; yields the bytes done, after each pair.
+
+    A pair's reason goes into its site's statement where that has none.
+    """
+    known: dict[tuple[int, int, int, int], Numbers] = {}
+    done = 0
+    for pair, site in enumerate(pairs["site"].tolist()):
+        numbers = Both(int(sites["reference_file"][site]), int(sites["target_file"][site]))
+        values = Both(int(pairs["reference_value"][pair]), int(pairs["target_value"][pair]))
+        side = Both(files.reference[numbers.reference], files.target[numbers.target])
+        key = (numbers.reference, numbers.target, values.reference, values.target)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = measure_values(side, values)
+            done += bytes_of(side, values)
+        for name, number in found.columns.items():
+            pairs[name][pair] = number
+        if found.reason is not None and sites["statement"][site] < 0:
+            sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {found.reason}")
+        yield done
+
+
+def bytes_of(files: Both[TraceFile], values: Both[int]) -> int:
+    """Bytes to read for one pair."""
+    return int(files.reference.values.nbytes[values.reference]) + int(files.target.values.nbytes[values.target])
+
+
+def total_bytes(pairs: dict[str, NDArray[Any]], sites: dict[str, NDArray[Any]], files: Both[tuple[TraceFile, ...]]) -> int:
+    """Bytes to read for all distinct pairs."""
+    total, seen = 0, set()
+    columns = (sites["reference_file"][pairs["site"]], sites["target_file"][pairs["site"]], pairs["reference_value"], pairs["target_value"])
+    for key in zip(*(column.tolist() for column in columns), strict=True):
+        if key not in seen:
+            seen.add(key)
+            total += bytes_of(Both(files.reference[key[0]], files.target[key[1]]), Both(key[2], key[3]))
+    return total

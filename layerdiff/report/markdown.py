@@ -1,0 +1,190 @@
+"""A comparison as markdown for an issue tracker: the finding first, then what a maintainer asks for next.
+
+Whoever reads it has not seen the runs: every number stands with its allowance, and every list that
+was cut says how much is missing and which command shows it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from layerdiff.diagnose.findings import Origin
+from layerdiff.report import facts
+from layerdiff.report.escape import code, fenced, text
+from layerdiff.rows.figures import amount, count, exact
+from layerdiff.saved.as_json import strict
+from layerdiff.saved.comparison import Comparison, Unpaired
+
+_ORIGINS: Final = 25
+_EVIDENCE: Final = 12
+_UNPAIRED: Final = 10
+_ENVIRONMENT: Final = 40
+_NOTICES: Final = 20
+_CELL: Final = 160
+"""Characters of one cell of an environment."""
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """The comparison as GitHub-flavoured markdown."""
+    sections = (_finding, _origins, _evidence, _notices, _coverage, _environment, _reproduce)
+    blocks = ["\n".join(section(comparison)) for section in sections]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _finding(comparison: Comparison) -> Iterator[str]:
+    first = next((origin for origin in comparison.origins if origin.defect), None)
+    if first is None:
+        yield f"## layerdiff: {text(facts.headline(comparison))}"
+        for notice in comparison.notices:
+            if notice.defect:
+                yield f"\n**{text(notice.statement)}**"
+    else:
+        yield f"## layerdiff: {first.verdict.label} at {code(facts.site_name(first.site))}"
+        yield f"\n**{text(first.statement)}** ({facts.where(first)}, value {code(first.value)})"
+        yield f"\n{text(facts.measured_against(first))}"
+        others = sum(origin.defect for origin in comparison.origins) - 1
+        if others:
+            yield f"\n{amount(others, 'more origin')} below."
+    profile = comparison.profile.get("name", "custom")
+    yield f"\n- reference: {code(comparison.reference.path)} {text(comparison.reference.label)}"
+    yield f"- target: {code(comparison.target.path)} {text(comparison.target.label)}"
+    yield f"- profile {text(str(profile))}; sites: " + ", ".join(f"{count(n)} {v.label}" for v, n in facts.verdict_counts(comparison))
+    for side, name in ((comparison.reference, "reference"), (comparison.target, "target")):
+        if not side.complete:
+            yield f"- the recording of the {name} is incomplete"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "| " + " | ".join("---" for _ in head) + " |"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def _origins(comparison: Comparison) -> Iterator[str]:
+    origins = comparison.origins
+    if not origins:
+        return
+    yield "### Origins\n"
+    head = ("site", "where", "value", "verdict", "defect", "measured", "allowed", "rule", "finding")
+    yield from _table(head, (_origin_cells(origin) for origin in origins[:_ORIGINS]))
+    if len(origins) > _ORIGINS:
+        yield f"\n{amount(len(origins) - _ORIGINS, 'more origin')}: `layerdiff report ... -f json` lists all."
+
+
+def _origin_cells(origin: Origin) -> list[str]:
+    return [
+        code(facts.site_name(origin.site)),
+        facts.where(origin),
+        code(origin.value),
+        origin.verdict.label,
+        "yes" if origin.defect else "no",
+        exact(origin.measured),
+        exact(origin.allowed),
+        text(origin.rule),
+        text(origin.statement if origin.cause is None else f"{origin.cause}: {origin.statement}"),
+    ]
+
+
+def _evidence(comparison: Comparison) -> Iterator[str]:
+    shown = comparison.origins[:_EVIDENCE]
+    if not shown:
+        return
+    yield "### Evidence"
+    for origin in shown:
+        yield f"\n{code(facts.site_name(origin.site))}, {facts.where(origin)}:\n"
+        for key, value in origin.evidence.items():
+            plain = strict(value)
+            yield f"- {text(str(key))}: {exact(plain) if isinstance(plain, float) else text(str(plain))}"
+        worst = facts.worst_of(comparison, origin.row)
+        if worst is None:
+            continue
+        yield f"- {code(worst.value)}: {count(worst.count)} elements, shape {list(worst.shape)}, " + (
+            f"{text(worst.dtypes[0])} (reference) against {text(worst.dtypes[1])} (target)"
+        )
+        yield f"- relative L2 {_maybe(worst.rel_l2)}, largest |target - reference| {_maybe(worst.max_abs)}" + (
+            "" if worst.index is None else f" at index {list(worst.index)}"
+        )
+        if any(worst.nonfinite):
+            yield f"- not finite: {count(worst.nonfinite[0])} in the reference, {count(worst.nonfinite[1])} in the target"
+    if len(comparison.origins) > len(shown):
+        yield f"\nEvidence of {amount(len(comparison.origins) - len(shown), 'more origin')}: `layerdiff report ... -f json`."
+
+
+def _maybe(value: float) -> str:
+    return exact(None if value != value else value)
+
+
+def _notices(comparison: Comparison) -> Iterator[str]:
+    notices = comparison.notices
+    if not notices:
+        return
+    yield "### Notices\n"
+    for notice in notices[:_NOTICES]:
+        place = "" if notice.site is None else f" at {code(facts.site_name(notice.site))}"
+        yield f"- {code(notice.kind)}{' (defect)' if notice.defect else ''}{place}: {text(notice.statement)}"
+    if len(notices) > _NOTICES:
+        yield f"- {amount(len(notices) - _NOTICES, 'more notice')}: `layerdiff report ... -f json`"
+
+
+def _coverage(comparison: Comparison) -> Iterator[str]:
+    alignment = comparison.alignment
+    paired, reference, target = (
+        count(number)
+        for number in (
+            alignment.paired,
+            alignment.paired + len(alignment.reference_only),
+            alignment.paired + len(alignment.target_only),
+        )
+    )
+    yield "### Alignment\n"
+    steps = amount(len(alignment.steps), "step")
+    yield f"Over {steps}, {paired} of {reference} calls of the reference are paired with {paired} of {target} calls of the target.\n"
+    for remark in alignment.remarks:
+        yield f"- {text(remark)}"
+    yield from _unpaired("reference", alignment.reference_only)
+    yield from _unpaired("target", alignment.target_only)
+
+
+def _unpaired(side: str, calls: tuple[Unpaired, ...]) -> Iterator[str]:
+    if not calls:
+        return
+    yield (
+        f"- only in the {side}, {count(len(calls))}: "
+        + ", ".join(f"{code(facts.site_name(call.site))} ({text(call.reason)})" for call in calls[:_UNPAIRED])
+        + (f", and {count(len(calls) - _UNPAIRED)} more" if len(calls) > _UNPAIRED else "")
+    )
+
+
+def _environment(comparison: Comparison) -> Iterator[str]:
+    differ, same = facts.environments(comparison)
+    yield "### Environment\n"
+    if differ:
+        rows = ((code(key[:_CELL]), text(one[:_CELL]), text(other[:_CELL])) for key, one, other in differ[:_ENVIRONMENT])
+        yield from _table(("differs", "reference", "target"), rows)
+        if len(differ) > _ENVIRONMENT:
+            yield f"\n{count(len(differ) - _ENVIRONMENT)} more differ: `layerdiff report ... -f json`."
+    else:
+        yield "Both runs recorded the same environment."
+    if same:
+        yield f"\n<details><summary>{amount(len(same), 'entry', 'entries')} the same on both sides</summary>\n"
+        yield from _table(("same", "both"), ((code(key[:_CELL]), text(value[:_CELL])) for key, value in same[: 2 * _ENVIRONMENT]))
+        if len(same) > 2 * _ENVIRONMENT:
+            yield f"\n{count(len(same) - 2 * _ENVIRONMENT)} more: `layerdiff report ... -f json`."
+        yield "\n</details>"
+
+
+def _reproduce(comparison: Comparison) -> Iterator[str]:
+    reference, target = shlex.quote(comparison.reference.path), shlex.quote(comparison.target.path)
+    profile = str(comparison.profile.get("name", "strict"))
+    option = "" if profile == "strict" else f" --profile {shlex.quote(str(comparison.profile.get('path') or profile))}"
+    yield "### Reproduce\n"
+    commands = [
+        "layerdiff record -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
+        "layerdiff record -o target.h5 -- SCRIPT ARGS      # on the machine of the target",
+        f"layerdiff diff {reference} {target}{option}",
+        f"layerdiff show {reference} {target}{option}        # in the terminal",
+    ]
+    yield fenced("\n".join(commands), "sh")

@@ -1,7 +1,8 @@
 """`reconverges`: an origin whose difference is gone again where the run's results are made.
 
-By thresholds this can only be told where rounding is small: under a coarse dtype a fault that was
-merely diluted looks the same, so there nothing is excused.
+By thresholds this can only be told where rounding is small, and where the difference at the origin was
+ten thousand times what is left: under a coarse dtype, or after a small fault, one that was merely diluted
+looks the same, so there nothing is excused.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.schema import Role
 
 _MEETS: Final = 64 * FP32_ROUNDOFF
+_DILUTED: Final = 1e-4
 
 
 def mark_reconverging(sites: Columns, pairs: Columns, texts: Texts) -> NDArray[Any]:
-    """The verdicts, with `unexplained` turned into `reconverges` in the steps whose every result agrees to fp32 rounding."""
+    """The verdicts, with `unexplained` turned into `reconverges` in the steps from which on every result agrees to fp32 rounding."""
     verdict = np.array(sites["verdict"])
     convicted = np.flatnonzero(verdict == Verdict.UNEXPLAINED)
     if not convicted.size:
@@ -29,30 +31,31 @@ def mark_reconverging(sites: Columns, pairs: Columns, texts: Texts) -> NDArray[A
     step = np.stack([sites["rank"], sites["step"]], axis=1).astype(np.int64)
     keys, number = np.unique(step, axis=0, return_inverse=True)
     number = number.reshape(-1)
-    meets = np.zeros(len(keys), bool)
-    misses = np.zeros(len(keys), bool)
+    left = np.full(len(keys), -1.0)  # the worst difference of a step's results, -1 where it has none
     results = (pairs["role"] == Role.OUTPUT) & (sites["parent"][pairs["site"]] < 0)
     for pair in np.flatnonzero(results).tolist():
         where = number[int(pairs["site"][pair])]
-        if _agrees(pairs, texts, pair):
-            meets[where] = True
-        else:
-            misses[where] = True
-    failed_later = misses | np.append(np.logical_or.accumulate(misses[::-1])[::-1][1:], False)
-    excused = [row for row in convicted.tolist() if meets[number[row]] and not failed_later[number[row]] and roots[row] != row]
-    verdict[excused] = int(Verdict.RECONVERGES)
+        left[where] = max(left[where], _difference(pairs, texts, pair))
+    later = np.maximum.accumulate(left[::-1])[::-1]
+    for row in convicted.tolist():
+        remaining = later[number[row]]
+        if left[number[row]] >= 0 and roots[row] != row and remaining <= min(_MEETS, _DILUTED * float(sites["measured"][row])):
+            verdict[row] = int(Verdict.RECONVERGES)
     return verdict
 
 
-def _agrees(pairs: Columns, texts: Texts, pair: int) -> bool:
+def _difference(pairs: Columns, texts: Texts, pair: int) -> float:
+    """The relative difference of a result; inf where it is not known well enough to excuse anything."""
     if pairs["source"][pair] not in (Source.BYTES, Source.STATISTICS):
-        return False
+        return float("inf")
     if pairs["equal"][pair]:
-        return True
+        return 0.0
     known = [dtype_named(texts[int(pairs[f"{side}_dtype"][pair])] or "") for side in ("reference", "target")]
-    if any(dtype is None or (dtype.unit_roundoff or 1.0) > FP32_ROUNDOFF for dtype in known):
-        return False
-    return bool(pairs["source"][pair] == Source.BYTES and pairs["nonfinite_differ"][pair] == 0 and pairs["rel_l2"][pair] <= _MEETS)
+    coarse = any(dtype is None or (dtype.unit_roundoff or 1.0) > FP32_ROUNDOFF for dtype in known)
+    if coarse or pairs["source"][pair] != Source.BYTES or pairs["nonfinite_differ"][pair] > 0:
+        return float("inf")
+    found = float(pairs["rel_l2"][pair])
+    return found if found == found and pairs["mismatched"][pair] <= 0 else float("inf")
 
 
 def _roots(parents: NDArray[Any]) -> list[int]:

@@ -1,0 +1,55 @@
+"""`LayerdiffApp`: wires the layers screen, the themes and the command palette. It holds no state of its own.
+
+Whoever runs it reads `comparison` afterwards, for the exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.screen import Screen
+
+from layerdiff.saved.comparison import Comparison
+from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.messages import Progress, Rejudge
+from layerdiff.tui.palette import DARK, LIGHT, theme_of
+from layerdiff.tui.screens.layers import LayersScreen
+
+
+class LayerdiffApp(App[None]):
+    """The terminal for one comparison, made already or on its way."""
+
+    TITLE = "layerdiff"
+    BINDINGS = [Binding("q", "quit", "Leave", show=False)]  # noqa: RUF012  # textual's way
+    CSS = "Toast { background: $panel; }"
+
+    def __init__(
+        self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None = None, dark: bool = True
+    ) -> None:
+        """`source` is a comparison, or the states of a running one; `rejudge(comparison, profile)` judges again."""
+        super().__init__()
+        self._first = LayersScreen(source, rejudge=rejudge)
+        self._dark = dark
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What is shown, or was last; None if nothing came."""
+        return self._first.comparison
+
+    def on_mount(self) -> None:
+        """Own themes, before anything is drawn."""
+        for palette in (DARK, LIGHT):
+            self.register_theme(theme_of(palette))
+        self.theme = DARK.name if self._dark else LIGHT.name
+
+    def get_default_screen(self) -> Screen[None]:
+        """The layers screen."""
+        return self._first
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Every action of the layers screen, with its key."""
+        for action in ACTIONS:
+            yield SystemCommand(f"{action.long}", f"key {action.key}", getattr(self._first, f"action_{action.name}"))
+        yield SystemCommand("Leave layerdiff", "key q", self.action_quit)

@@ -1,0 +1,154 @@
+"""Tones as colours, on a dark and on a light ground.
+
+Hues are chosen so that the nearest of 16 colours still tells them apart; no meaning hangs on a shade of
+grey or on a background, because those are the first to go on a poor terminal.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+from textual.theme import Theme
+
+from layerdiff.rows.tones import Line, Tone
+
+
+class Ink(NamedTuple):
+    """A foreground colour, perhaps bold."""
+
+    color: str
+    bold: bool = False
+
+
+class Palette(NamedTuple):
+    """Colours of one ground."""
+
+    name: str
+    dark: bool
+    ground: str
+    raised: str
+    """Header, curve, detail."""
+    cursor: str
+    cursor_idle: str
+    inks: dict[Tone, Ink]
+    within: str
+    """The part of a bar that is within what is allowed."""
+    over: str
+    fault: str
+
+
+DARK: Final = Palette(
+    name="layerdiff-dark",
+    dark=True,
+    ground="#0f1218",
+    raised="#161b24",
+    cursor="#26364f",
+    cursor_idle="#1d2430",
+    inks={
+        Tone.PLAIN: Ink("#cdd5e1"),
+        Tone.DIM: Ink("#8791a5"),
+        Tone.FAINT: Ink("#566074"),
+        Tone.STRONG: Ink("#f2f5fa", True),
+        Tone.TITLE: Ink("#f2f5fa", True),
+        Tone.ACCENT: Ink("#6cb6ff", True),
+        Tone.REFERENCE: Ink("#7cc4ff"),
+        Tone.TARGET: Ink("#d3a4f5"),
+        Tone.SAME: Ink("#7f9a92"),
+        Tone.WITHIN: Ink("#5fc992"),
+        Tone.INHERITED: Ink("#c8a061"),
+        Tone.NOTICE: Ink("#f0c75e"),
+        Tone.FAULT: Ink("#ff6b68", True),
+        Tone.BROKEN: Ink("#ff5fb0", True),
+        Tone.UNKNOWN: Ink("#8791a5"),
+    },
+    within="#3f7f6a",
+    over="#c8954b",
+    fault="#ff6b68",
+)
+
+LIGHT: Final = Palette(
+    name="layerdiff-light",
+    dark=False,
+    ground="#fbfbf9",
+    raised="#f0f1ee",
+    cursor="#d3e3f8",
+    cursor_idle="#e6e9ec",
+    inks={
+        Tone.PLAIN: Ink("#262c36"),
+        Tone.DIM: Ink("#646d7b"),
+        Tone.FAINT: Ink("#9aa2ae"),
+        Tone.STRONG: Ink("#0c1017", True),
+        Tone.TITLE: Ink("#0c1017", True),
+        Tone.ACCENT: Ink("#0b5cc4", True),
+        Tone.REFERENCE: Ink("#0b63b5"),
+        Tone.TARGET: Ink("#7d3fb0"),
+        Tone.SAME: Ink("#5d7a70"),
+        Tone.WITHIN: Ink("#12753d"),
+        Tone.INHERITED: Ink("#8a5c0b"),
+        Tone.NOTICE: Ink("#9c6a00", True),
+        Tone.FAULT: Ink("#c4201d", True),
+        Tone.BROKEN: Ink("#b3127a", True),
+        Tone.UNKNOWN: Ink("#646d7b"),
+    },
+    within="#86bfa4",
+    over="#d9a04a",
+    fault="#c4201d",
+)
+PALETTES: Final = {palette.name: palette for palette in (DARK, LIGHT)}
+
+
+def palette_named(theme: str) -> Palette:
+    """The palette of a textual theme; other themes take the dark one."""
+    return PALETTES.get(theme, DARK)
+
+
+def theme_of(palette: Palette) -> Theme:
+    """The palette as a textual theme, for the widgets that are textual's own."""
+    ink = {tone: palette.inks[tone].color for tone in palette.inks}
+    return Theme(
+        name=palette.name,
+        primary=ink[Tone.ACCENT],
+        secondary=ink[Tone.TARGET],
+        accent=ink[Tone.ACCENT],
+        foreground=ink[Tone.PLAIN],
+        background=palette.ground,
+        surface=palette.raised,
+        panel=palette.raised,
+        success=ink[Tone.WITHIN],
+        warning=ink[Tone.NOTICE],
+        error=ink[Tone.FAULT],
+        dark=palette.dark,
+        variables={
+            "scrollbar": ink[Tone.FAINT],
+            "scrollbar-background": palette.ground,
+            "scrollbar-corner-color": palette.ground,
+            "scrollbar-hover": ink[Tone.DIM],
+            "scrollbar-active": ink[Tone.ACCENT],
+            "scrollbar-background-hover": palette.ground,
+            "scrollbar-background-active": palette.ground,
+        },
+    )
+
+
+@lru_cache(maxsize=512)
+def color_style(color: str | None, ground: str, bold: bool = False) -> Style:
+    """A style of two colours."""
+    return Style(color=color, bgcolor=ground, bold=bold)
+
+
+def tone_style(palette: Palette, tone: Tone, ground: str) -> Style:
+    """The style of a tone on a ground."""
+    ink = palette.inks[tone]
+    return color_style(ink.color, ground, ink.bold)
+
+
+def strip_of(line: Line, palette: Palette, ground: str, width: int, *, before: Segment | None = None) -> Strip:
+    """A line as a strip of `width` cells on one ground, perhaps with a segment before it."""
+    segments = [Segment(text, tone_style(palette, tone, ground)) for text, tone in line.segments]
+    if before is not None:
+        segments.insert(0, before)
+    return Strip(segments).adjust_cell_length(width, color_style(None, ground))

@@ -1,0 +1,44 @@
+"""The help page: keys, columns, verdicts."""
+
+from __future__ import annotations
+
+from layerdiff.rows.tones import MARKS, Line, Tone, line
+from layerdiff.saved.tables import Verdict
+from layerdiff.tui.actions import ACTIONS, MOVES
+
+_MEANINGS = {
+    Verdict.IDENTICAL: "the same bits",
+    Verdict.INHERITED: "differs, and does nothing wrong itself: the difference came in",
+    Verdict.ORDER_EXACT: "another order of summation, reproduced bit for bit",
+    Verdict.ORDER_CONSISTENT: "within what rounding and the order of summation can make",
+    Verdict.RECONVERGES: "an origin after which the runs meet again",
+    Verdict.FLIP: "a discrete choice that was too close to call",
+    Verdict.NONDETERMINISTIC: "the target differs from itself between two runs",
+    Verdict.PRECISION: "explained by lower precision than declared",
+    Verdict.UNEXPLAINED: "more than arithmetic allows, no cause found",
+    Verdict.DEFECT: "more than arithmetic allows, and the cause is named",
+    Verdict.BROKEN: "not finite where the reference is",
+    Verdict.NOT_COMPARABLE: "no partner, or nothing to compare; the finding says which",
+    Verdict.PENDING: "not compared yet",
+}
+
+
+def help_lines() -> list[Line]:
+    """The whole page."""
+    keys = [(action.key, action.long) for action in ACTIONS] + list(MOVES)
+    wide = max(len(key) for key, _ in keys) + 2
+    lines = [line(("Keys", Tone.TITLE))]
+    lines += [line((f"  {key:<{wide}}", Tone.ACCENT), text) for key, text in keys]
+    lines += [
+        line(),
+        line(("Columns", Tone.TITLE)),
+        line(("  rel L2      ", Tone.STRONG), "|target - reference| / |reference| of the outputs; ~ from recorded statistics; - unknown"),
+        line(("  of allowed  ", Tone.STRONG), "measured over allowed by the profile, the worst inside where there are calls inside; over 1× needs a reason"),
+        line(("  verdict     ", Tone.STRONG), "the worst of the call and all calls inside it"),
+        line(),
+        line(("Verdicts, from harmless to worst", Tone.TITLE)),
+    ]
+    for verdict, meaning in _MEANINGS.items():
+        mark = MARKS[verdict]
+        lines.append(line((f"  {mark.glyph} {mark.word:<18}", mark.tone), meaning))
+    return lines

@@ -1,0 +1,460 @@
+"""`LayersScreen`: the first screen. The curve above, the tree below, what is known of the selected site at the bottom.
+
+The screen owns the comparison and the view; workers only post messages to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import monotonic
+
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.worker import Worker, get_current_worker
+
+from layerdiff.errors import LayerdiffError
+from layerdiff.rows.cells import visible
+from layerdiff.rows.detail import detail
+from layerdiff.rows.header import about, answer, title
+from layerdiff.rows.listing import Sort
+from layerdiff.rows.table import Rows
+from layerdiff.rows.tones import Line, Tone, line
+from layerdiff.saved.comparison import Comparison
+from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge, Rejudged
+from layerdiff.tui.widgets.curve import CurveView
+from layerdiff.tui.widgets.footer import KeyBar
+from layerdiff.tui.widgets.lines import LinesView
+from layerdiff.tui.widgets.rule import Rule
+from layerdiff.tui.widgets.table import SiteTable
+
+_BETWEEN_STATES_S = 0.15
+"""A running comparison is drawn at most this often."""
+
+
+class Head(LinesView):
+    """Both runs, and the answer."""
+
+    DEFAULT_CSS = "Head { height: 2; }"
+
+
+class Columns(LinesView):
+    """The heading of the table."""
+
+    DEFAULT_CSS = "Columns { height: 1; }"
+    raised = False
+    indent = 2
+
+
+class Detail(LinesView):
+    """The selected site."""
+
+    DEFAULT_CSS = """
+    Detail { height: 7; }
+    .-short Detail { height: 4; }
+    .-tiny Detail { display: none; }
+    """
+    indent = 1
+
+
+class LayersScreen(Screen[None]):
+    """Where two runs part."""
+
+    DEFAULT_CSS = "LayersScreen { layout: vertical; background: $background; }"
+    BINDINGS = [Binding(action.keys, action.name, action.long, show=False) for action in ACTIONS]  # noqa: RUF012  # textual's way
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012  # textual's way
+
+    def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None) -> None:
+        super().__init__()
+        self.comparison: Comparison | None = source if isinstance(source, Comparison) else None
+        self._source = None if isinstance(source, Comparison) else source
+        self._rejudge = rejudge
+        self._profiles: list[str] = []
+        self._comparing: Worker[None] | None = None
+        self._touched = False
+        """The user moved: the first origin does not pull the cursor any more."""
+        self.rows: Rows | None = None
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        yield Head()
+        yield CurveView()
+        yield Columns()
+        yield SiteTable()
+        yield Rule()
+        yield Detail()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Show what there is, or start comparing."""
+        self.table, self.curve, self.rule = self.query_one(SiteTable), self.query_one(CurveView), self.query_one(Rule)
+        self.table.focus()
+        if self.comparison is not None:
+            self._begin(self.comparison)
+        else:
+            self.table.nothing = line(("opening both traces", Tone.DIM))
+            self._comparing = self._compare()
+
+    def on_resize(self) -> None:
+        """Every width is shared anew."""
+        self.call_after_refresh(self._words)
+
+    # comparing
+
+    @work(thread=True, exclusive=True, group="compare", exit_on_error=False)
+    def _compare(self) -> None:
+        worker, last, states = get_current_worker(), 0.0, iter(self._source or ())
+        held: Progress | None = None
+        try:
+            for state in states:
+                if worker.is_cancelled:
+                    break
+                held = state
+                if monotonic() - last >= _BETWEEN_STATES_S:
+                    self.post_message(Progressed(state))
+                    held, last = None, monotonic()
+        except LayerdiffError as error:
+            self.post_message(Failed(str(error), fatal=True))
+            return
+        except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
+            self.post_message(Failed(f"comparing stopped: {type(error).__name__}: {error}", fatal=True))
+            return
+        finally:
+            close = getattr(states, "close", None)
+            if close is not None:
+                close()
+        if held is not None:
+            self.post_message(Progressed(held))
+        self.post_message(Finished(worker.is_cancelled))
+
+    def on_progressed(self, message: Progressed) -> None:
+        """Verdicts came in."""
+        progress = message.progress
+        if self.rows is None:
+            self._begin(progress.comparison)
+        else:
+            self._replace(progress.comparison)
+        self.rule.progress(progress.done, progress.total)
+        origins = self.rows.origin_rows() if self.rows is not None else []
+        if origins and not self._touched:
+            self._touched = True
+            self._go(origins[0])
+
+    def on_finished(self, message: Finished) -> None:
+        """Nothing more comes."""
+        self._comparing = None
+        self.rule.finish()
+        if self.rows is None:
+            self.table.nothing = line(("stopped before anything was compared", Tone.DIM))
+            self.table.repaint()
+        elif message.stopped:
+            self.notify("stopped; what was compared stays", timeout=4)
+        self._words()
+
+    def on_failed(self, message: Failed) -> None:
+        """A worker gave up."""
+        self._comparing = None
+        self.rule.finish()
+        text = visible(message.what)
+        if message.fatal and self.rows is None:
+            self.table.nothing = line(("✗ ", Tone.FAULT), (text, Tone.PLAIN))
+            self.table.repaint()
+            self.query_one(Head).show([line((" layerdiff", Tone.TITLE)), line((" ✗ cannot compare", Tone.FAULT))])
+        else:
+            self.notify(text, severity="error", markup=False, timeout=10)
+
+    # the comparison
+
+    def _begin(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.rows = Rows(comparison, width=max(10, self.size.width - 3))
+        self._profiles = list(dict.fromkeys([str(comparison.profile.get("name", "strict")), "strict", "relaxed"]))
+        origins = self.rows.origin_rows()
+        self._touched = bool(origins)
+        cursor = self.rows.find(origins[0]) if origins else 0
+        self.table.nothing = line(("no sites: neither run has a call", Tone.DIM))
+        self.table.show(self.rows, cursor or 0)
+        self._words()
+
+    def _replace(self, comparison: Comparison) -> None:
+        if self.rows is None:
+            return
+        row = self._row
+        self.comparison = comparison
+        self.rows.judged(comparison)
+        self.curve.changed()
+        self._view_changed(row)
+
+    @property
+    def _row(self) -> int | None:
+        if self.rows is None or not len(self.rows):
+            return None
+        return self.rows.row(min(self.table.cursor, len(self.rows) - 1))
+
+    def _view_changed(self, row: int | None) -> None:
+        """Draw the table anew and keep the cursor on its site."""
+        if self.rows is None:
+            return
+        line_of = self.rows.find(row) if row is not None else 0
+        self.table.changed(line_of or 0)
+        self._words()
+
+    def _go(self, row: int | None) -> None:
+        """Bring a site into view and select it."""
+        if self.rows is None or row is None:
+            return
+        if self.rows.flat and (index := self.rows.find(row)) is not None:
+            self.table.select(index)
+            return
+        self.table.changed(self.rows.reveal(row))
+        self._words()
+
+    def _words(self) -> None:
+        """Everything around table and curve."""
+        if self.rows is None or self.comparison is None:
+            return
+        width = self.size.width
+        pending = self._comparing is not None
+        self.query_one(Head).show([title(self.comparison, width), Line((line(" ").segments + answer(self.comparison, pending=pending).segments))])
+        self.query_one(Columns).show([self.rows.heading()])
+        self.rule.say(self.rows.hidden())
+        self._selected()
+
+    def on_site_table_moved(self, message: SiteTable.Moved) -> None:
+        """The cursor stands elsewhere."""
+        self._selected()
+
+    def _selected(self) -> None:
+        rows, row = self.rows, self._row
+        pane = self.query_one(Detail)
+        if rows is None or row is None:
+            pane.show(())
+            return
+        self.curve.follow(rows, row)
+        if pane.display:
+            index = min(self.table.cursor, len(rows) - 1)
+            pane.show(self._fitted(detail(rows, index, max(20, self.size.width - 2), most=2), pane.size.height))
+
+    def _fitted(self, lines: list[Line], height: int) -> Sequence[Line]:
+        if len(lines) <= height or height < 1:
+            return lines
+        more = line((f"… {len(lines) - height + 1} more lines: v", Tone.DIM))
+        return [*lines[: height - 1], more]
+
+    # actions
+
+    def on_key(self, event: events.Key) -> None:
+        """Any key but escape is a sign that the user has taken over."""
+        self._touched = True
+
+    def action_next_origin(self) -> None:
+        """See actions."""
+        self._to_origin(self.rows.next_origin(self._row) if self.rows else None)
+
+    def action_previous_origin(self) -> None:
+        """See actions."""
+        self._to_origin(self.rows.next_origin(self._row, back=True) if self.rows else None)
+
+    def action_first_origin(self) -> None:
+        """See actions."""
+        self._to_origin(self.rows.next_origin(None) if self.rows else None)
+
+    def _to_origin(self, row: int | None) -> None:
+        if row is None:
+            self.notify("no origin so far" if self._comparing else "there is no origin", timeout=3)
+        self._go(row)
+
+    def action_open(self) -> None:
+        """See actions."""
+        if self.rows is None or not len(self.rows):
+            return
+        index = self.table.cursor
+        row = self.rows.row(index)
+        if not self.rows.flat and not self.rows.is_fold(index) and not self.rows.tree.has_children(int(self.rows.tree.place_of[row])):
+            self.action_details()
+        elif self.rows.flat:
+            self._go_in_tree(row)
+        else:
+            self._folded(self.rows.toggle(index))
+
+    def _go_in_tree(self, row: int) -> None:
+        if self.rows is not None:
+            self.table.changed(self.rows.reveal(row))
+            self._words()
+
+    def on_site_table_opened(self, message: SiteTable.Opened) -> None:
+        """A double click is enter."""
+        self.action_open()
+
+    def action_unfold(self) -> None:
+        """See actions."""
+        if self.rows is not None and len(self.rows):
+            self._folded(self.rows.open(self.table.cursor))
+
+    def action_fold(self) -> None:
+        """See actions."""
+        if self.rows is not None and len(self.rows):
+            self._folded(self.rows.close(self.table.cursor))
+
+    def action_toggle(self) -> None:
+        """See actions."""
+        if self.rows is not None and len(self.rows):
+            self._folded(self.rows.toggle(self.table.cursor))
+
+    def _folded(self, cursor: int) -> None:
+        self.table.changed(cursor)
+        if self.rows is not None:
+            self.rule.say(self.rows.hidden())
+            self.query_one(Columns).show([self.rows.heading()])
+
+    def action_toggle_all(self) -> None:
+        """See actions."""
+        if self.rows is not None:
+            row = self._row
+            self.rows.show(sort=Sort.EXECUTION, only_origins=False, query="")
+            self.rows.toggle_all()
+            self._view_changed(row)
+
+    def action_sort(self) -> None:
+        """See actions."""
+        if self.rows is not None:
+            orders = list(Sort)
+            self.rows.show(sort=orders[(orders.index(self.rows.sort) + 1) % len(orders)])
+            self._view_changed(self._row if self.rows.sort is Sort.EXECUTION else None)
+
+    def action_only_origins(self) -> None:
+        """See actions."""
+        if self.rows is not None:
+            row = self._row
+            self.rows.show(only_origins=not self.rows.only_origins)
+            if not len(self.rows):
+                self.table.nothing = line(("no origin", Tone.STRONG), (": o lists all sites again", Tone.DIM))
+            self._view_changed(row)
+
+    def action_next_call(self) -> None:
+        """See actions."""
+        self._to_call(back=False)
+
+    def action_previous_call(self) -> None:
+        """See actions."""
+        self._to_call(back=True)
+
+    def _to_call(self, *, back: bool) -> None:
+        row = self._row
+        if self.rows is None or row is None:
+            return
+        found = self.rows.same_site(row, back=back)
+        if found is None:
+            self.notify(f"no {'earlier' if back else 'later'} call of this site", timeout=3)
+        self._go(found)
+
+    def action_search(self) -> None:
+        """See actions."""
+        from layerdiff.tui.widgets.search import SearchBox
+
+        if self.rows is not None and not self.query(SearchBox):
+            box = SearchBox(self.rows.query)
+            self.mount(box)
+            box.focus()
+
+    def on_search_box_typed(self, message: events.Message) -> None:
+        """List what matches so far."""
+        if self.rows is not None:
+            self.rows.show(query=message.query)  # type: ignore[attr-defined]  # SearchBox.Typed, imported when first needed
+            self.table.nothing = line(("no site matches", Tone.DIM))
+            self._view_changed(None)
+
+    def on_search_box_left(self, message: events.Message) -> None:
+        """Keep the list, or drop it."""
+        from layerdiff.tui.widgets.search import SearchBox
+
+        self.query(SearchBox).remove()
+        self.table.focus()
+        if self.rows is not None and not message.keep:  # type: ignore[attr-defined]  # SearchBox.Left, as above
+            self.rows.show(query="")
+            self._view_changed(None)
+
+    def action_profile(self) -> None:
+        """See actions."""
+        if self.rows is None or self.comparison is None:
+            return
+        if self._rejudge is None or self._comparing is not None:
+            self.notify("profiles switch once comparing is done" if self._comparing else "cannot be judged again here", timeout=3)
+            return
+        now = str(self.comparison.profile.get("name", "strict"))
+        at = self._profiles.index(now) if now in self._profiles else -1
+        self._judge(self.comparison, self._profiles[(at + 1) % len(self._profiles)])
+
+    @work(thread=True, exclusive=True, group="judge", exit_on_error=False)
+    def _judge(self, comparison: Comparison, profile: str) -> None:
+        if self._rejudge is None:
+            return
+        try:
+            judged = self._rejudge(comparison, profile)
+        except Exception as error:  # as in _compare
+            self.post_message(Failed(f"cannot judge by {profile}: {error}", fatal=False))
+            return
+        if not get_current_worker().is_cancelled:
+            self.post_message(Rejudged(judged))
+
+    def on_rejudged(self, message: Rejudged) -> None:
+        """The same numbers under another profile."""
+        self._replace(message.comparison)
+
+    def action_details(self) -> None:
+        """See actions."""
+        if self.rows is not None and len(self.rows):
+            self._page("Site", detail(self.rows, self.table.cursor, 4000))
+
+    def action_about(self) -> None:
+        """See actions."""
+        if self.comparison is not None:
+            self._page("Notices and alignment", about(self.comparison))
+
+    def action_report(self) -> None:
+        """See actions."""
+        if self.comparison is None:
+            return
+        from layerdiff.report.markdown import as_markdown
+
+        text = as_markdown(self.comparison)
+        tones = {"#": Tone.TITLE, "|": Tone.PLAIN}
+        self._page("Report (markdown)", [line((visible(part), tones.get(part[:1], Tone.PLAIN))) for part in text.splitlines()])
+
+    def action_help(self) -> None:
+        """See actions."""
+        from layerdiff.tui.screens.help import help_lines
+
+        self._page("Help", help_lines())
+
+    def _page(self, name: str, lines: Sequence[Line]) -> None:
+        from layerdiff.tui.screens.page import Page
+
+        self.app.push_screen(Page(name, lines))
+
+    def action_dark(self) -> None:
+        """See actions."""
+        from layerdiff.tui.palette import DARK, LIGHT
+
+        self.app.theme = LIGHT.name if self.app.theme == DARK.name else DARK.name
+        self.recolor()
+
+    def recolor(self) -> None:
+        """Draw everything in the colours of the present theme."""
+        self.table.repaint()
+        for view in self.query(LinesView):
+            view.refresh()
+
+    def action_back(self) -> None:
+        """See actions."""
+        if self._comparing is not None:
+            self._comparing.cancel()
+        elif self.rows is not None and self.rows.flat:
+            row = self._row
+            self.rows.show(sort=Sort.EXECUTION, only_origins=False, query="")
+            if row is not None:
+                self._go_in_tree(row)
+            else:
+                self._view_changed(None)

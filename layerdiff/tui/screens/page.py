@@ -1,0 +1,98 @@
+"""`Page`: a screen of text over the layers screen: help, notices, all of one site, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.geometry import Size
+from textual.screen import ModalScreen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from layerdiff.rows.cells import cell_width, wrap
+from layerdiff.rows.tones import Line, Segment, Tone, line
+from layerdiff.tui.palette import palette_named, strip_of
+from layerdiff.tui.widgets.lines import LinesView
+
+
+class PageText(ScrollView, can_focus=True):
+    """Lines that scroll; long ones go on below themselves."""
+
+    DEFAULT_CSS = """
+    PageText { height: 1fr; background: $panel; scrollbar-size: 1 1; overflow-x: hidden; overflow-y: auto; }
+    """
+    BINDINGS = [  # noqa: RUF012  # textual's way
+        Binding("k", "scroll_up", show=False),
+        Binding("j", "scroll_down", show=False),
+        Binding("g", "scroll_home", show=False),
+        Binding("G", "scroll_end", show=False),
+        Binding("space", "page_down", show=False),
+    ]
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self._source = lines
+        self._lines: list[Line] = []
+
+    def on_resize(self) -> None:
+        """Wrap to the new width."""
+        width = max(10, self.size.width - 4)
+        self._lines = [piece for source in self._source for piece in _wrapped(source, width)]
+        self.virtual_size = Size(self.size.width, len(self._lines))
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the text."""
+        palette, index = palette_named(self.app.theme), y + int(self.scroll_offset.y)
+        shown = self._lines[index] if index < len(self._lines) else Line()
+        return strip_of(Line((Segment("  "), *shown.segments)), palette, palette.raised, self.size.width)
+
+
+def _wrapped(source: Line, width: int) -> list[Line]:
+    if source.width <= width:
+        return [source]
+    if len(source.segments) != 1 and source.segments:
+        # Several tones: the last one takes the rest, indented under itself.
+        *head, last = source.segments
+        used = sum(cell_width(segment.text) for segment in head)
+        if used < width * 2 // 3:
+            first, *rest = wrap(last.text, width - used, lines=500) or [""]
+            return [line(*head, (first, last.tone)), *(line(" " * used, (text, last.tone)) for text in rest)]
+    tone = source.segments[-1].tone if source.segments else Tone.PLAIN
+    indent = " " * (len(source.plain) - len(source.plain.lstrip(" ")))
+    return [line((f"{indent}{text.lstrip(' ')}", tone)) for text in wrap(source.plain, width - len(indent), lines=500)]
+
+
+class PageHead(LinesView):
+    """The title of a page."""
+
+    DEFAULT_CSS = "PageHead { height: 2; }"
+
+
+class Page(ModalScreen[None]):
+    """A titled page; escape, enter or q goes back."""
+
+    DEFAULT_CSS = """
+    Page { align: center middle; background: $background 60%; }
+    Page > #sheet { width: 92%; max-width: 150; height: 90%; background: $panel; layout: vertical; }
+    """
+    BINDINGS = [Binding("escape,q,enter", "dismiss", show=False)]  # noqa: RUF012  # textual's way
+
+    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+        super().__init__()
+        self._title, self._text = title, lines
+
+    def compose(self) -> ComposeResult:
+        """A title over the text."""
+        from textual.containers import Container
+
+        with Container(id="sheet"):
+            yield PageHead()
+            yield PageText(self._text)
+
+    def on_mount(self) -> None:
+        """Say how to leave."""
+        self.query_one(PageHead).show([line(("  " + self._title, Tone.TITLE), ("   esc goes back", Tone.DIM))])
+        self.query_one(PageText).focus()

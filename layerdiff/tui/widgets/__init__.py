@@ -1,0 +1,1 @@
+"""The widgets, a file each with its style sheet."""

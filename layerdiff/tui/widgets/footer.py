@@ -1,0 +1,45 @@
+"""`KeyBar`: the keys that matter most, as many as fit; each can be clicked."""
+
+from __future__ import annotations
+
+from textual import events
+
+from layerdiff.rows.cells import cell_width
+from layerdiff.rows.tones import Tone, line
+from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.widgets.lines import LinesView
+
+
+class KeyBar(LinesView):
+    """One line at the bottom of the screen."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._targets: list[tuple[int, int, str]] = []
+
+    def on_resize(self) -> None:
+        """Choose the keys that fit; help and leaving are always there."""
+        width = self.size.width
+        last = [("?", "help", "screen.help"), ("q", "quit", "app.quit")]
+        room = width - sum(cell_width(f" {key} {short} ") for key, short, _ in last) - 1
+        hints = []
+        for action in ACTIONS:
+            cells = cell_width(f" {action.key} {action.short} ")
+            if action.short and action.name != "help" and cells <= room:
+                hints.append((action.key, action.short, f"screen.{action.name}"))
+                room -= cells
+        at, segments, self._targets = 1, [(" ", Tone.DIM)], []
+        for key, short, name in [*hints, *last]:
+            segments += [(key, Tone.ACCENT), (f" {short}  ", Tone.DIM)]
+            end = at + cell_width(f"{key} {short}  ")
+            self._targets.append((at, end, name))
+            at = end
+        self.show([line(*segments)])
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key under the pointer does."""
+        for first, end, name in self._targets:
+            if first <= event.x < end:
+                await self.run_action(name)

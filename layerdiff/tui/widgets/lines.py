@@ -1,0 +1,48 @@
+"""`LinesView`: a few lines of rows, drawn as they are. The base of every widget that is not the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.strip import Strip
+from textual.widget import Widget
+
+from layerdiff.rows.tones import Line
+from layerdiff.tui.palette import Palette, palette_named, strip_of
+
+
+class LinesView(Widget):
+    """Shows the lines it was given; what does not fit is cut."""
+
+    raised = True
+    """On the raised ground, or on that of the table."""
+    indent = 0
+    """Cells left free before each line."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.lines: Sequence[Line] = ()
+
+    @property
+    def palette(self) -> Palette:
+        """The colours of the present theme."""
+        return palette_named(self.app.theme)
+
+    @property
+    def ground(self) -> str:
+        """The colour behind the lines."""
+        return self.palette.raised if self.raised else self.palette.ground
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Replace the lines."""
+        if lines != self.lines:
+            self.lines = lines
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line on the widget's ground."""
+        width = self.size.width
+        line = self.lines[y] if y < len(self.lines) else Line()
+        if self.indent:
+            line = Line(((" " * self.indent, line.segments[0].tone), *line.segments)) if line.segments else line  # type: ignore[arg-type]  # a plain tuple is a Segment here
+        return strip_of(line, self.palette, self.ground, width)

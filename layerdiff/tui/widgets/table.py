@@ -1,0 +1,171 @@
+"""`SiteTable`: the tree of sites, drawn a line at a time.
+
+Only lines on view are ever worded; their strips are kept in a small cache until anything changes. The
+cursor belongs to a site (a row of the comparison) and not to a line, so it survives folding, sorting,
+searching and another judgement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from layerdiff.rows.table import Rows
+from layerdiff.rows.tones import Line, Tone, line
+from layerdiff.tui.palette import palette_named, strip_of, tone_style
+
+_GUTTER = 2
+"""Cells before a line: the mark of the cursor."""
+
+
+class SiteTable(ScrollView, can_focus=True):
+    """A cursor over `Rows`."""
+
+    DEFAULT_CSS = """
+    SiteTable {
+        height: 1fr;
+        scrollbar-size: 1 1;
+        overflow-x: hidden;
+        overflow-y: auto;
+        background: $background;
+    }
+    """
+    BINDINGS = [  # noqa: RUF012  # textual's way
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home,g", "to(0)", show=False),
+        Binding("end,G", "to(-1)", show=False),
+    ]
+
+    @dataclass
+    class Moved(Message):
+        """The cursor stands on another line, or its line changed."""
+
+        index: int
+
+    @dataclass
+    class Opened(Message):
+        """A line was clicked twice."""
+
+        index: int
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows: Rows | None = None
+        self.cursor = 0
+        self.nothing = line(("nothing to list", Tone.DIM))
+        """What stands in an empty table."""
+        self._strips: LRUCache[tuple[int, bool], Strip] = LRUCache(600)
+
+    def show(self, rows: Rows, cursor: int) -> None:
+        """Draw `rows` anew with the cursor on a line; also after any change of them."""
+        self.rows = rows
+        self.changed(cursor)
+
+    def changed(self, cursor: int) -> None:
+        """The lines changed: draw them anew, the cursor on a line."""
+        self._strips.clear()
+        if self.rows is None:
+            return
+        self.rows.width = max(10, self.size.width - _GUTTER - 1)
+        count = len(self.rows)
+        self.virtual_size = Size(self.size.width, count)
+        self.cursor = min(max(0, cursor), max(0, count - 1))
+        self._into_view()
+        self.refresh()
+        self.post_message(self.Moved(self.cursor))
+
+    def repaint(self) -> None:
+        """Draw every line anew: other colours, another width."""
+        self._strips.clear()
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Share the new width among the columns."""
+        if self.rows is not None:
+            self.rows.width = max(10, event.size.width - _GUTTER - 1)
+            self.virtual_size = Size(event.size.width, len(self.rows))
+            self._into_view()
+        self.repaint()
+
+    def _into_view(self) -> None:
+        height = max(1, self.size.height)
+        top = int(self.scroll_offset.y)
+        margin = min(3, (height - 1) // 3)
+        if self.cursor < top + margin:
+            self.scroll_to(y=max(0, self.cursor - margin), animate=False, immediate=True, force=True)
+        elif self.cursor > top + height - 1 - margin:
+            self.scroll_to(y=self.cursor - height + 1 + margin, animate=False, immediate=True, force=True)
+
+    def select(self, index: int) -> None:
+        """Put the cursor on a line."""
+        if self.rows is None or not len(self.rows):
+            return
+        index = min(max(0, index), len(self.rows) - 1)
+        before, self.cursor = self.cursor, index
+        self._into_view()
+        if before != index:
+            for changed in (before, index):
+                self.refresh_line(changed)
+            self.post_message(self.Moved(index))
+
+    def action_move(self, by: int) -> None:
+        """One line up or down."""
+        self.select(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        """One page up or down."""
+        self.select(self.cursor + by * max(1, self.size.height - 1))
+
+    def action_to(self, index: int) -> None:
+        """The first line, or (-1) the last."""
+        self.select(index if index >= 0 or self.rows is None else len(self.rows) - 1)
+
+    def on_click(self, event: events.Click) -> None:
+        """Select; fold or unfold on the arrow; open on the second click."""
+        if self.rows is None:
+            return
+        index = event.y + int(self.scroll_offset.y)
+        if not 0 <= index < len(self.rows):
+            return
+        arrow = self.rows.arrow_cell(index)
+        self.select(index)
+        if arrow is not None and arrow <= event.x - _GUTTER <= arrow + 1:
+            self.changed(self.rows.toggle(index))
+        elif event.chain == 2:
+            self.post_message(self.Opened(index))
+
+    def on_focus(self) -> None:
+        """The cursor brightens."""
+        self.repaint()
+
+    def on_blur(self) -> None:
+        """The cursor dims."""
+        self.repaint()
+
+    def render_line(self, y: int) -> Strip:
+        """The line at `y` of the screen."""
+        palette, width = palette_named(self.app.theme), self.size.width
+        index = y + int(self.scroll_offset.y)
+        if self.rows is None or index >= len(self.rows):
+            text = self.nothing if index == 0 else Line()
+            before = Segment(" " * _GUTTER, tone_style(palette, Tone.PLAIN, palette.ground))
+            return strip_of(text, palette, palette.ground, width, before=before)
+        here = index == self.cursor
+        strip = self._strips.get((index, here))
+        if strip is None:
+            ground = palette.ground if not here else palette.cursor if self.has_focus else palette.cursor_idle
+            before = Segment("▌ " if here else "  ", tone_style(palette, Tone.ACCENT, ground))
+            strip = strip_of(self.rows.line(index), palette, ground, width, before=before)
+            self._strips[(index, here)] = strip
+        return strip

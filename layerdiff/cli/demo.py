@@ -1,0 +1,53 @@
+"""`layerdiff demo`: the worked examples that travel with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerdiff.cli.parameters import UsageError
+
+DEFAULT_CASE = "epsilon"
+
+
+def run(
+    case: Annotated[str, typer.Argument(metavar="[CASE]", help="Which example; `list` names them.")] = DEFAULT_CASE,
+) -> int:
+    """Open a worked example with a known fault.
+
+    Without a terminal it prints the summary. Exits 0 when the example was shown.
+    """
+    from layerdiff.cli.exits import OK
+    from layerdiff.cli.streams import is_terminal, out, talk
+
+    cases = shipped_cases()
+    if case == "list":
+        out("".join(f"{name}\n" for name in cases))
+        return OK
+    folder = cases.get(case)
+    if folder is None:
+        raise UsageError(f"There is no example {case!r}. There are: {', '.join(cases) or 'none in this installation'}.")
+    reference, target = str(folder / "reference.h5"), str(folder / "target.h5")
+    talk(f"layerdiff {reference} {target}")
+    if is_terminal():
+        from layerdiff.cli.show import browse
+
+        return browse(reference, target, None)
+    from layerdiff.cli.answering import summarise
+    from layerdiff.cli.comparing import compared
+
+    summarise(compared(reference, target, "strict"))
+    return OK
+
+
+def shipped_cases() -> dict[str, Path]:
+    """Folder of each example that has both traces, by name. In a checkout they lie beside the package, in a wheel inside it."""
+    package = Path(__file__).parent.parent
+    found: dict[str, Path] = {}
+    for home in (package.parent / "captures", package / "captures"):
+        for trace in sorted(home.glob("*/target.h5")):
+            if (trace.parent / "reference.h5").exists():
+                found[trace.parent.name] = trace.parent
+    return found

@@ -1,0 +1,24 @@
+"""`layerdiff recover`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(path: Annotated[Path, typer.Argument(metavar="NAME.h5.part", help="What a killed recording left.", show_default=False)]) -> int:
+    """Make a trace of a recording that was killed.
+
+    Prints its path.
+    """
+    from layerdiff.cli.exits import OK
+    from layerdiff.cli.streams import out, talk
+    from layerdiff.rows.cells import visible
+    from layerdiff.trace.recover import recover
+
+    trace = recover(path)
+    talk(f"recovered everything that was journaled; `layerdiff inspect {trace}` describes it")
+    out(f"{visible(str(trace))}\n")
+    return OK

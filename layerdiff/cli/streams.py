@@ -1,0 +1,46 @@
+"""stdout is data, stderr is talk. Nothing else in the package writes to either for a command.
+
+A reader that goes away early (`| head`) does not change the exit code: the answer was still found.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from layerdiff.rows.cells import visible
+
+
+def out(text: str) -> None:
+    """Write data to stdout as it is, and flush. The caller has made names safe for its format."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget(sys.stdout.fileno())
+
+
+def talk(message: str) -> None:
+    """Say something on stderr; control characters are shown, not obeyed."""
+    write_talk("".join(f"{visible(line)}\n" for line in message.split("\n")))
+
+
+def write_talk(text: str) -> None:
+    """Write text that is already safe to stderr, and flush."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        _forget(sys.stderr.fileno())
+
+
+def is_terminal() -> bool:
+    """Whether somebody can use a full screen: both ends are terminals, and not the dumb one."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _forget(descriptor: int) -> None:
+    """Point a closed stream nowhere, or the interpreter complains about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,23 @@
+"""The state of the random generators, and whether a graph is being captured: questions that must cost nothing.
+
+The state is read and never touched: a recording draws no random numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def random_state() -> str:
+    """A hash of the generators' states (hex): the CPU's, and the current accelerator's where it lies on the host."""
+    digest = hashlib.blake2b(torch.get_rng_state().numpy(), digest_size=16)
+    if torch.cuda.is_initialized() and not is_capturing():
+        digest.update(torch.cuda.get_rng_state().numpy())
+    return digest.hexdigest()
+
+
+def is_capturing() -> bool:
+    """Whether the current stream captures a graph: nothing may be copied to the host then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,174 @@
+"""`ModuleHooks`: the hooks on the modules of a model, installed last so that they see final arguments.
+
+They return None always: anything else would replace the module's result. Forward hooks are
+`always_call`, so that a module that raises still leaves the stack. Where no model is named, a global hook
+waits for the outermost module that is called, and then hooks that module's own.
+
+The first thing that a hook does is to leave when it is being compiled: dynamo traces hooks into the
+code that it compiles, and what the recorder does must never be part of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from layerdiff.record.calls import Call, Calls
+from layerdiff.record.options import Options
+from layerdiff.record.sink import Sink
+from layerdiff.record.sites import Root, Site
+
+_COMPILER_WARNING: Final = r"Using `torch.compile\(module\)` when there are global hooks"
+UNREGISTERED: Final = "called, and no submodule of the model (held in a plain list, or made on the fly): register it to record it"
+
+
+class _Handle(Protocol):
+    def remove(self) -> None: ...
+
+
+class ModuleHooks:
+    """Hooks that report to `calls`. `failed` is told of an error of our own; the model never is."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        sink: Sink,
+        options: Options,
+        *,
+        model: nn.Module | None,
+        skipped: dict[str, str],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._calls = calls
+        self._sink = sink
+        self._options = options
+        self._model = model
+        self._skipped = skipped
+        self._failed = failed
+        self._lock = threading.RLock()
+        self._handles: dict[nn.Module, tuple[_Handle, ...]] = {}
+        self._global: _Handle | None = None
+        self._filter: tuple[Any, ...] | None = None
+        self._stopped = False
+        self.roots: list[Root] = []
+
+    def install(self) -> None:
+        """Hook the model, or wait for one."""
+        if self._model is not None:
+            self._add_root(self._model)
+            return
+        warnings.filterwarnings("ignore", message=_COMPILER_WARNING)
+        self._filter = warnings.filters[0]
+        self._global = register_module_forward_pre_hook(self._discover)
+
+    def stop(self) -> None:
+        """Make the hooks inert, at once and from any thread."""
+        self._stopped = True
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        self._stopped = True
+        if self._global is not None:
+            self._global.remove()
+        if self._filter is not None and self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]  # a list, whatever its annotation
+        for handles in self._handles.values():
+            for handle in handles:
+                handle.remove()
+        self._handles.clear()
+
+    def _add_root(self, module: nn.Module) -> Root:
+        root = Root(module)
+        self.roots.append(root)
+        self._rescan(root)
+        return root
+
+    def _rescan(self, root: Root) -> None:
+        for module in root.rescan(self._options, self._skipped):
+            if module in self._handles:
+                continue
+            try:
+                before = module.register_forward_pre_hook(self._before, with_kwargs=True)
+                after = module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+            except (RuntimeError, AttributeError) as error:  # a scripted module may refuse
+                self._skipped[root.sites[module].path] = f"refuses hooks: {error}"[:200]
+            else:
+                self._handles[module] = (before, after)
+
+    # hooks; each returns None
+
+    def _discover(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling() or self._stopped or module in self._handles:
+            return
+        try:
+            if getattr(module, "_is_replica", False) or isinstance(module, torch.jit.ScriptFunction):
+                return
+            with self._lock:
+                frame = sys._getframe(1)
+                self._calls.drop_abandoned(frame)
+                if self._calls.enclosing is not None:
+                    enclosing = self._calls.enclosing.site.path
+                    self._skipped[f"{enclosing or '(root)'} > {type(module).__name__}"] = UNREGISTERED
+                    return
+                self._add_root(module)
+                if module in self._handles:  # its own hooks come into force with its next call
+                    kwargs = frame.f_locals.get("kwargs")
+                    self._enter(module, args, kwargs if isinstance(kwargs, dict) else {}, frame)
+        except Exception as error:
+            self._fail(error)
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        try:
+            with self._lock:
+                self._enter(module, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            self._fail(error)
+
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        try:
+            with self._lock:
+                self._calls.leave(module, result)
+                self._sink.commit()
+        except Exception as error:
+            self._fail(error)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], frame: FrameType) -> None:
+        calls = self._calls
+        calls.drop_abandoned(frame)
+        root, site = self._locate(module, calls.enclosing)
+        if root is None or site is None:
+            return
+        calls.enter(root, site, module, args, kwargs, frame)
+        self._sink.commit()
+
+    def _locate(self, module: nn.Module, enclosing: Call | None) -> tuple[Root | None, Site | None]:
+        """The root that a module belongs to now: the running one's where it is in there."""
+        if enclosing is not None:
+            site = enclosing.root.sites.get(module)
+            if site is not None:
+                return enclosing.root, site
+        for root in self.roots:
+            if root.module is module:
+                self._rescan(root)
+                return root, root.sites.get(module)
+        for root in self.roots:
+            site = root.sites.get(module)
+            if site is not None:
+                return root, site
+        return None, None
+
+    def _fail(self, error: Exception) -> None:
+        self._stopped = True
+        self._failed(error)

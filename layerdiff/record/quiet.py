@@ -1,0 +1,47 @@
+"""Computing on a model's tensors without the model, or whoever watches it, noticing.
+
+Gradients, autocast, and the modes that users push (operator counters, default devices) are off inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+_function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """A context in which the recorder may compute."""
+    if not (_any_autocast() or _function_modes() or _dispatch_modes()):
+        return torch.no_grad()
+    stack = contextlib.ExitStack()
+    if _dispatch_modes():
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        stack.enter_context(_disable_current_modes())
+    if _function_modes():
+        stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(torch.no_grad())
+    for device in _autocast_devices():
+        stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
+
+
+def _autocast_devices() -> list[str]:
+    devices = ["cpu"]
+    if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+        devices.append(torch.accelerator.current_accelerator().type)  # type: ignore[union-attr]  # there is one
+    elif torch.cuda.is_available():
+        devices.append("cuda")
+    return [device for device in devices if torch.is_autocast_enabled(device)]
+
+
+def _any_autocast() -> bool:
+    any_enabled = getattr(torch._C, "_is_any_autocast_enabled", None)
+    return bool(any_enabled()) if any_enabled is not None else bool(_autocast_devices())

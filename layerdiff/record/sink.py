@@ -1,0 +1,140 @@
+"""`Sink`: where calls and values go as the hooks see them; and `TraceSink`, which writes them.
+
+A value is a token until the writer's thread has given it a row: on a device other than the CPU, only
+that thread finds out whether the value was stored before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.record.delivery import Delivery, Job
+from layerdiff.trace.schema import ABSENT, CallRow, CallStatus, Role, Statistics, ValueRow
+from layerdiff.trace.writer import TraceWriter
+
+
+class Value:
+    """A value on its way into the trace."""
+
+    __slots__ = ("checked", "fingerprint", "kept", "row", "statistics")
+
+    def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
+        self.kept = kept
+        """Whether its bytes are (to be) stored."""
+        self.statistics = statistics
+        self.fingerprint = fingerprint
+        self.row = ABSENT
+        self.checked: object = None
+        """When a weight was last found unchanged, and what a quick sum of its bits was."""
+
+
+class Pending(Protocol):
+    """A value whose numbers are still on their way from a device, or whose bytes must be compared."""
+
+    nbytes: int
+
+    def settle(self, stored_equal: Callable[[int, NDArray[np.uint8]], bool]) -> tuple[Value | None, ValueRow, NDArray[np.uint8] | None]:
+        """Wait for the numbers. Returns the earlier value that it is, or None, and its row and bytes."""
+
+
+class Sink(Protocol):
+    """Receives a recording. Calls are numbered by whoever calls `begin_call`, from 0."""
+
+    measures: bool
+    """Whether it wants numbers and bytes, or only to know what there would be."""
+
+    def add_root(self, name: str | None, type: str) -> None:
+        """The next root."""
+
+    def begin_call(self, row: CallRow) -> None:
+        """The next call begins."""
+
+    def end_call(self, call: int, status: CallStatus, detail: str) -> None:
+        """A call ended."""
+
+    def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
+        """A new value; `nbytes` is what its bytes take, or would."""
+
+    def add_pending(self, value: Value, pending: Pending) -> None:
+        """A value that will be known later."""
+
+    def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
+        """A value at a position of a call."""
+
+    def end_step(self) -> None:
+        """A forward of a root ended."""
+
+    def commit(self) -> None:
+        """The end of what one hook has to say."""
+
+
+class TraceSink:
+    """A sink that queues everything for the thread that owns the writer."""
+
+    measures = True
+
+    def __init__(self, writer: TraceWriter, delivery: Delivery) -> None:
+        self._writer = writer
+        self._delivery = delivery
+        self._jobs: list[Job] = []
+        self._bytes = 0
+        self._wake = False
+
+    def add_root(self, name: str | None, type: str) -> None:
+        """The next root."""
+        self._jobs.append((self._writer.add_root, (name, type), 0))
+
+    def begin_call(self, row: CallRow) -> None:
+        """The next call begins."""
+        self._jobs.append((self._writer.begin_call, (row,), 0))
+
+    def end_call(self, call: int, status: CallStatus, detail: str) -> None:
+        """A call ended."""
+        self._jobs.append((self._writer.end_call, (call, status, detail), 0))
+
+    def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
+        """A new value."""
+        held = 0 if data is None else nbytes
+        self._jobs.append((self._write_value, (value, row, data), held))
+        self._bytes += held
+
+    def add_pending(self, value: Value, pending: Pending) -> None:
+        """A value that will be known later."""
+        self._jobs.append((self._write_pending, (value, pending), pending.nbytes))
+        self._bytes += pending.nbytes
+
+    def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
+        """A value at a position of a call."""
+        self._jobs.append((self._write_edge, (call, role, position, value), 0))
+
+    def end_step(self) -> None:
+        """A forward of a root ended."""
+        self._jobs.append((self._writer.end_step, (), 0))
+        self._wake = True
+
+    def commit(self) -> None:
+        """Hand the jobs of one hook over. Blocks while the queue is full."""
+        jobs, nbytes, wake = self._jobs, self._bytes, self._wake
+        if jobs:
+            self._jobs, self._bytes, self._wake = [], 0, False
+            self._delivery.put(jobs, nbytes, wake=wake)
+
+    # in the writer's thread
+
+    def _write_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None) -> None:
+        value.row = self._writer.add_value(row, data)
+
+    def _write_pending(self, value: Value, pending: Any) -> None:
+        same, row, data = pending.settle(self._writer.stored_equal)
+        value.statistics, value.fingerprint = row.statistics, row.fingerprint
+        if same is not None:
+            value.row = same.row
+        else:
+            value.row = self._writer.add_value(row, data)
+
+    def _write_edge(self, call: int, role: Role, position: str, value: Value) -> None:
+        self._writer.add_edge(call, role, position, value.row)

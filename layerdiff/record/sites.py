@@ -1,0 +1,106 @@
+"""Roots and their modules: which module has which path, and which of them cannot be seen.
+
+A compiled or scripted module is a leaf here. Its inside never runs as Python, and a hook on a module
+inside would be traced into the compiled code, which changes the run.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import nn
+
+from layerdiff.record.keep import Policy
+from layerdiff.record.options import Options
+
+COMPILED: Final = "compiled: set TORCHDYNAMO_DISABLE=1 to record inside"
+COMPILED_WHOLE: Final = "compiled in place (module.compile()), so its calls are not seen: set TORCHDYNAMO_DISABLE=1 to record it"
+SCRIPTED: Final = "scripted: set PYTORCH_JIT=0 to record inside"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A module of a root."""
+
+    path: str
+    type: str
+    wanted: bool
+    policy: Policy
+
+
+@dataclass(eq=False, slots=True)
+class Root:
+    """An outermost module, with the sites of all modules that it holds."""
+
+    module: nn.Module
+    index: int | None = None
+    """In order of first call; None until then."""
+    next_step: int = 0
+    sites: dict[nn.Module, Site] = field(default_factory=dict)
+    outside: dict[str, int] = field(default_factory=dict)
+    """Calls of each path since the last forward: they count to the step of the next one."""
+
+    def rescan(self, options: Options, skipped: dict[str, str]) -> list[nn.Module]:
+        """Bring the sites up to date; returns the modules that are new. What cannot be seen goes to `skipped`."""
+        found, hidden = visible_modules(self.module)
+        skipped.update(hidden)
+        if found.keys() == self.sites.keys():
+            return []
+        new = [module for module in found if module not in self.sites]
+        self.sites = {module: self.sites.get(module) or _site(module, path, options) for module, path in found.items()}
+        return new
+
+
+def _site(module: nn.Module, path: str, options: Options) -> Site:
+    name = type(module).__name__
+    return Site(path, name, options.wants(path, name), options.keep.policy(path))
+
+
+def visible_modules(root: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
+    """Modules whose calls can be seen, with their paths in order, and why others cannot, by path."""
+    found: dict[nn.Module, str] = {}
+    hidden: dict[str, str] = {}
+    stack = [(root, "")]
+    while stack:
+        module, path = stack.pop()
+        if module in found:
+            continue
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            hidden[path] = COMPILED_WHOLE
+            continue
+        found[module] = path
+        if is_compiled(module):
+            hidden[path] = COMPILED
+        elif isinstance(module, torch.jit.ScriptModule):
+            hidden[path] = SCRIPTED
+        else:
+            prefix = path + "." if path else ""
+            stack += [(child, prefix + name) for name, child in reversed(module._modules.items()) if child is not None]
+    return found, hidden
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `module` is what `torch.compile(module)` returned. Does not import the compiler."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and isinstance(module, frames.OptimizedModule)
+
+
+def attribute_that_holds(module: nn.Module) -> str | None:
+    """The name of the one attribute, of an object that is no module, that holds `module`; None where there is none or many."""
+    names: set[str] = set()
+    for holder in gc.get_referrers(module):
+        if isinstance(holder, dict):
+            if "__name__" in holder or "_modules" in holder:  # the globals of a file, the insides of a module
+                continue
+            owners = [owner for owner in gc.get_referrers(holder) if getattr(owner, "__dict__", None) is holder]
+            held = holder if owners else {}
+        elif isinstance(holder, (nn.Module, type)) or not hasattr(holder, "__dict__"):
+            continue
+        else:
+            held = vars(holder)
+        names.update(name for name, thing in list(held.items()) if thing is module and isinstance(name, str) and name.isidentifier())
+    return names.pop() if len(names) == 1 else None

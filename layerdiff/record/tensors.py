@@ -1,0 +1,89 @@
+"""What kinds of tensor there are, and which of them have bytes that can be recorded.
+
+`plain` turns a tensor into strided, dense ones without changing it, or says why it cannot. A wrapper
+subclass (a quantised weight, for one) is recorded as the tensors inside it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+_MAX_NESTING: Final = 4
+_ORDINARY: Final = (Tensor, nn.Parameter, nn.Buffer) if hasattr(nn, "Buffer") else (Tensor, nn.Parameter)
+_is_functorch = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A tensor ready to be read, or the reason why it cannot be."""
+
+    tensor: Tensor
+    suffix: str = ""
+    """What the position gains: the name of the inner tensor of a wrapper subclass."""
+    reason: str | None = None
+    placement: str | None = None
+    """JSON, for a tensor that is a part of a logical one."""
+    detail: str | None = None
+    """JSON, for what the bits alone do not say."""
+
+
+def is_ordinary(tensor: Tensor) -> bool:
+    """Whether `tensor` is dense, strided and has bytes of its own: the common case, decided quickly."""
+    return (
+        type(tensor) in _ORDINARY
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+        and not tensor.is_quantized
+        and not _is_functorch(tensor)
+        and not tensor.is_nested
+    )
+
+
+def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
+    """The recordable tensors of any tensor. The list is never empty."""
+    if is_ordinary(tensor):
+        return [Plain(tensor, suffix)]
+    if _is_functorch(tensor):
+        return [Plain(tensor, suffix, "inside a functorch transform (vmap, grad): a wrapped tensor has no bytes of its own")]
+    name = type(tensor).__name__
+    if name == "FakeTensor" or name == "FunctionalTensor":
+        return [Plain(tensor, suffix, f"a {name} has no bytes")]
+    local = getattr(tensor, "_local_tensor", None)
+    if isinstance(local, Tensor) and hasattr(tensor, "placements"):
+        return [_with_placement(part, tensor) for part in plain(local, suffix, depth + 1)]
+    if hasattr(tensor, "__tensor_flatten__") and type(tensor) not in _ORDINARY:
+        return _inner(tensor, suffix, depth)
+    if tensor.is_meta:
+        return [Plain(tensor, suffix, "on the meta device: no bytes")]
+    if tensor.is_nested:
+        return [Plain(tensor, suffix, "a nested tensor")]
+    if tensor.is_quantized:
+        return [Plain(tensor.detach().int_repr(), suffix, detail=json.dumps({"quantized": str(tensor.dtype), "scheme": str(tensor.qscheme())}))]
+    if tensor.layout is not torch.strided:
+        return [Plain(tensor, suffix, f"a sparse or blocked layout ({tensor.layout})")]
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        return [Plain(tensor, suffix, f"the subclass {name} hides its bytes")]
+    return [Plain(tensor.as_subclass(Tensor), suffix)]
+
+
+def _inner(tensor: Any, suffix: str, depth: int) -> list[Plain]:
+    names, _ = tensor.__tensor_flatten__()
+    if not names or depth >= _MAX_NESTING:
+        return [Plain(tensor, suffix, f"the subclass {type(tensor).__name__} hides its bytes")]
+    return [part for name in names for part in plain(getattr(tensor, name), f"{suffix}.{name}", depth + 1)]
+
+
+def _with_placement(part: Plain, whole: Any) -> Plain:
+    mesh = whole.device_mesh
+    placement = {
+        "placements": [str(placement) for placement in whole.placements],
+        "mesh": list(mesh.mesh.shape),
+        "coordinate": mesh.get_coordinate(),
+        "shape": list(whole.shape),
+    }
+    return Plain(part.tensor, part.suffix, part.reason, json.dumps(placement), part.detail)

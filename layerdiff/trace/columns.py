@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.trace.check import open_dataset, read_column, require
-from layerdiff.trace.schema import ABSENT, TABLES, TEXT, CallKind, CallStatus, Role, Storage, ValueKind
+from layerdiff.trace.schema import ABSENT, TABLES, TEXT_COLUMNS, CallKind, CallStatus, Role, Storage, ValueKind
 
 Column = NDArray[Any]
 
@@ -65,12 +65,12 @@ class Table:
             if dtype is None:
                 raise AttributeError(f"the table {self._name} has no column {column}")
             found = read_column(self._file, f"{self._name}/{column}", dtype)
-            self._check(column, found, dtype)
+            self._check(column, found)
             found.flags.writeable = False
             self._columns[column] = found
         return found
 
-    def _check(self, column: str, found: Column, dtype: np.dtype[Any]) -> None:
+    def _check(self, column: str, found: Column) -> None:
         path, name = self._file.filename, f"{self._name}/{column}"
         require(found.size == len(self), path, f"{name} has {found.size} rows, and its table has {len(self)}")
         if not found.size:
@@ -78,7 +78,7 @@ class Table:
         codes = _CODES.get((self._name, column))
         if codes is not None:
             require(int(found.max()) <= codes, path, f"{name} holds a code that this version does not know")
-        elif dtype is TEXT:
+        elif (self._name, column) in TEXT_COLUMNS:
             require(int(found.min()) >= ABSENT and int(found.max()) < len(self._texts), path, f"{name} points outside the text table")
         elif (self._name, column) in _EARLIER:  # a row can only refer to one before it: no cycles
             require(bool(np.all(found >= ABSENT) and np.all(found < np.arange(found.size))), path, f"{name} must point to an earlier row")

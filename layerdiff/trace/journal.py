@@ -151,7 +151,7 @@ def value_line(row: tuple[Any, ...]) -> str:
 
 def number(x: float) -> str:
     """A real number in JSON: with every digit; a string where it is not finite."""
-    return repr(x) if isfinite(x) else f'"{x}"'
+    return repr(float(x)) if isfinite(x) else f'"{float(x)}"'
 
 
 def edge_line(row: Row) -> str:

@@ -1,7 +1,7 @@
 """Where bytes lie in a file: a container's address, checked once, then pread in blocks.
 
-A file repacked by another tool may hold chunked datasets; those go through HDF5, whole blocks at a
-time, and are slower.
+A file repacked by another tool may hold chunked or compressed datasets; those are read whole, through
+HDF5, and one of them is kept.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Places:
         self._file, self._path = file, path
         self._fd = os.open(path, os.O_RDONLY)
         self._containers: OrderedDict[tuple[int, int], _Container] = OrderedDict()
+        self._whole: tuple[str, NDArray[np.uint8]] | None = None
 
     def close(self) -> None:
         """Close the file descriptor."""
@@ -80,8 +81,6 @@ class Places:
             name = f"{'slabs' if storage == Storage.SLAB else 'data'}/{number}"
             dataset = open_dataset(self._file, name)
             contiguous = dataset.get_create_plist().get_layout() == h5d.CONTIGUOUS
-            if storage == Storage.SLAB or not contiguous:
-                require(dataset.get_type().get_size() == 1 or contiguous, self._path, f"{name} is chunked and not of bytes")
             count = int(dataset.get_space().get_simple_extent_npoints())
             address = dataset.get_offset() if contiguous else None
             require(not contiguous or address is not None, self._path, f"{name} was never written")
@@ -104,12 +103,11 @@ class Places:
             view, position = view[done:], position + done
 
     def _fill_from_hdf5(self, out: NDArray[np.uint8], container: _Container, offset: int) -> None:
-        dataset = container.dataset
-        if len(dataset.shape) != 1:
-            raise NotATraceError(f"{self._path}: {container.name} is chunked; `h5repack -l CONTI` makes it readable.")
-        space = dataset.get_space()
-        space.select_hyperslab((offset,), (out.size,))
-        try:
-            dataset.read(h5s.create_simple((out.size,)), space, out, dataset.get_type())
-        except (OSError, RuntimeError) as error:
-            raise NotATraceError(f"{self._path}: {container.name} cannot be read: {error}") from None
+        if self._whole is None or self._whole[0] != container.name:
+            whole = np.empty(container.nbytes, np.uint8)
+            try:
+                container.dataset.read(h5s.ALL, h5s.ALL, whole, container.dataset.get_type())
+            except (OSError, RuntimeError) as error:
+                raise NotATraceError(f"{self._path}: {container.name} cannot be read: {error}") from None
+            self._whole = container.name, whole
+        out[:] = self._whole[1][offset : offset + out.size]

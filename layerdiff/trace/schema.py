@@ -144,6 +144,15 @@ EDGES: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # as above
 
 TABLES: Final = {"calls": CALLS, "values": VALUES, "edges": EDGES}
 
+TEXT_COLUMNS: Final = frozenset(
+    {
+        *(("calls", name) for name in ("module", "type", "operator", "stack", "detail")),
+        *(("values", name) for name in ("name", "dtype", "device", "shape", "strides", "view", "reason", "placement", "detail")),
+        ("edges", "position"),
+    }
+)
+"""(table, column) of the columns that hold indices into the text table."""
+
 
 class CallRow(NamedTuple):
     """A call as it begins. Texts are plain strings; the writer interns them."""

@@ -27,6 +27,7 @@ from layerdiff.errors import RecorderError
 from layerdiff.trace import journal
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.hdf5_types import hdf5_type
+from layerdiff.trace.metadata_file import MetadataFile
 from layerdiff.trace.schema import (
     ABSENT,
     FIRST_SLAB_BYTES,
@@ -77,7 +78,8 @@ class TraceWriter:
         self._journal = _claim(path, self.part_path, self._journal_path)
         try:
             self._fd = os.open(self.part_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            self._file = h5py.File(self.part_path, "w", locking=False)
+            self._metadata = MetadataFile(self._fd)
+            self._file = h5py.File(self._metadata, "w")
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._journal_path.unlink()
@@ -239,22 +241,33 @@ class TraceWriter:
         Raises OSError where the disk is full; nothing that is journaled is lost by it.
         """
         if self._broken is not None:
-            raise OSError(self._broken.errno, f"{self._broken.strerror} (writing {self.part_path})")
-        try:
-            self._write_pending()
-            if self._lines:
+            raise self._broken
+        self._write_pending()
+        if self._lines:
+            try:
                 _write_all(self._journal, "".join(self._lines).encode())
-        except OSError as error:
-            self._broken = error
-            raise
+            except OSError as error:
+                raise self._break(error, self._journal_path) from None
         self._lines.clear()
         self._pending_values = self._pending_bytes = 0
 
     def _write_pending(self) -> None:
         if self._pending:
-            _pwrite_all(self._fd, self._pending, self._slab_address + self._slab_written)
+            self._pwrite(self._pending, self._slab_address + self._slab_written)
             self._pending.clear()
         self._slab_written = self._slab_used
+
+    def _pwrite(self, parts: list[NDArray[np.uint8] | bytes], address: int) -> None:
+        try:
+            _pwrite_all(self._fd, parts, address)
+        except OSError as error:
+            raise self._break(error, self.part_path) from None
+
+    def _break(self, error: OSError, path: Path) -> OSError:
+        """Remember the first error: after it nothing more is written, so that the journal stays true."""
+        if self._broken is None:
+            self._broken = OSError(error.errno, error.strerror, str(path))
+        return self._broken
 
     def _append(self, line: str) -> None:
         if not self._lines:
@@ -288,11 +301,7 @@ class TraceWriter:
         self._line("d", self._datasets, address, data.nbytes)
         self._datasets += 1
         self._pending_bytes += data.nbytes
-        try:
-            _pwrite_all(self._fd, [data.reshape(-1)], address)
-        except OSError as error:
-            self._broken = error
-            raise
+        self._pwrite([data.reshape(-1)], address)
         return address
 
     def _write_slab(self, data: NDArray[np.uint8]) -> tuple[int, int, int]:
@@ -312,11 +321,7 @@ class TraceWriter:
         return self._slab, offset, self._slab_address + offset
 
     def _new_slab(self) -> None:
-        try:
-            self._write_pending()
-        except OSError as error:
-            self._broken = error
-            raise
+        self._write_pending()
         self._slab_size = min(LAST_SLAB_BYTES, FIRST_SLAB_BYTES << self._slab_count)
         self._slab = self._slab_count
         self._slab_count += 1
@@ -351,6 +356,8 @@ class TraceWriter:
                 index.meta["incomplete"] = reason
             self._write_index(index, complete=reason is None)
             self._file.close()
+            if self._metadata.error is not None:
+                raise self._metadata.error
             os.replace(self.part_path, self.path)
             self._journal_path.unlink()
         except (OSError, RuntimeError, ValueError) as error:
@@ -388,6 +395,7 @@ class TraceWriter:
         if self._closed:
             return
         self._closed = True
+        self._metadata.abandoned = True
         with contextlib.suppress(Exception):
             self._file.close()
         for path in (self.part_path, self._journal_path):
@@ -399,6 +407,7 @@ class TraceWriter:
     def abandon_after_fork(self) -> None:
         """In a forked child: forget the parent's files without touching them."""
         self._closed = True
+        self._metadata.abandoned = True
         for fd in (self._fd, self._journal):
             with contextlib.suppress(OSError):
                 os.close(fd)

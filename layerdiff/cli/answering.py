@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,9 @@ def answer(comparison: Comparison, *, keep: Path | None = None, json: str | None
 
 def summarise(comparison: Comparison, *, on_stderr: bool = False) -> None:
     """The summary, coloured where a terminal reads it."""
+    from layerdiff.text.render import render, wants_color
     from layerdiff.text.summary import summary
 
-    stream = sys.stderr if on_stderr else sys.stdout
-    (write_talk if on_stderr else out)(summary(comparison, colour=stream.isatty()))
+    written = io.StringIO()
+    render(summary(comparison), written, color=wants_color(sys.stderr if on_stderr else sys.stdout))
+    (write_talk if on_stderr else out)(written.getvalue())

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from layerdiff.cli.parameters import UsageError
-
 if TYPE_CHECKING:
     from layerdiff.compare import Progress
     from layerdiff.saved.comparison import Comparison
 
 _PATIENCE_SECONDS: Final = 0.5
-SAVED_SUFFIX: Final = ".ldiff"
 
 
 def compared(reference: str, target: str, profile: str) -> Comparison:
@@ -68,27 +65,14 @@ def compared_or_saved(first: str, target: str | None, profile: str | None) -> Co
     """`RUN.ldiff`, or two traces."""
     if target is not None:
         return compared(first, target, profile or "strict")
-    _need_saved(first)
     return saved(first, profile)
 
 
 def in_steps_or_saved(first: str, target: str | None, profile: str | None) -> Iterator[Progress] | Comparison:
     """As `compared_or_saved`, for a screen that fills in. What cannot be read is raised here, before there is a screen."""
     if target is None:
-        _need_saved(first)
         return saved(first, profile)
     from layerdiff.compare import compare_in_steps
 
     steps = compare_in_steps(first, target, profile=profile or "strict")
     return chain([next(steps)], steps)
-
-
-def _need_saved(path: str) -> None:
-    import h5py
-
-    if path.endswith(SAVED_SUFFIX) or not h5py.is_hdf5(path):
-        return
-    with h5py.File(path, "r", locking=False) as file:
-        is_trace = "calls" in file
-    if is_trace:
-        raise UsageError(f"{path} is one trace, and a comparison needs two: layerdiff REFERENCE TARGET; or `layerdiff inspect {path}`.")

@@ -17,9 +17,9 @@ def run(
 ) -> int:
     """Open a worked example with a known fault.
 
-    Without a terminal it prints the summary. Exits 0 when the example was shown.
+    Without a terminal it prints the summary. Exits 0 when it was shown: its fault is meant to be found.
     """
-    from layerdiff.cli.exits import OK
+    from layerdiff.cli.exits import DEFECT, OK
     from layerdiff.cli.streams import is_terminal, out, talk
 
     cases = shipped_cases()
@@ -34,7 +34,8 @@ def run(
     if is_terminal():
         from layerdiff.cli.show import browse
 
-        return browse(reference, target, None)
+        code = browse(reference, target, None)
+        return OK if code == DEFECT else code
     from layerdiff.cli.answering import summarise
     from layerdiff.cli.comparing import compared
 

@@ -8,7 +8,7 @@ from layerdiff.cli.parameters import First, MaybeProfile, MaybeTarget
 def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) -> int:
     """Browse where two runs part, in the terminal.
 
-    Without a terminal it prints the summary, and exits as diff does.
+    Without a terminal it prints the summary. Exits as diff does.
     """
     from layerdiff.cli.streams import is_terminal
 
@@ -21,12 +21,14 @@ def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) 
 
 
 def browse(first: str, target: str | None, profile: str | None) -> int:
-    """The terminal. Quitting it is 0, whatever it showed: whoever quits has seen the verdict."""
+    """The terminal; what it showed last is the exit code, as of diff."""
     from layerdiff.cli.comparing import in_steps_or_saved
-    from layerdiff.cli.exits import OK, UNUSABLE
+    from layerdiff.cli.exits import INTERRUPTED, UNUSABLE, code_of
     from layerdiff.compare import judge_again
     from layerdiff.tui.app import LayerdiffApp
 
     app = LayerdiffApp(in_steps_or_saved(first, target, profile), rejudge=lambda comparison, name: judge_again(comparison, profile=name))
     app.run()
-    return UNUSABLE if app.return_code else OK
+    if app.return_code:
+        return UNUSABLE
+    return INTERRUPTED if app.comparison is None else code_of(app.comparison)

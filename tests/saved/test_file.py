@@ -120,7 +120,12 @@ def test_not_hdf5(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("format_", "says"),
-    [("layerdiff.trace", "is a trace and not"), ("other", "is an HDF5 file, and not"), (7, "is an HDF5 file, and not"), (None, "is an HDF5 file, and not")],
+    [
+        ("layerdiff.trace", "is a trace, and a comparison needs two"),
+        ("other", "is an HDF5 file, and not"),
+        (7, "is an HDF5 file, and not"),
+        (None, "is an HDF5 file, and not"),
+    ],
 )
 def test_another_format(path: Path, format_: object, says: str) -> None:
     with h5py.File(path, "r+") as file:

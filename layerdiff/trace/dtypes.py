@@ -120,6 +120,7 @@ _ALL: Final = [
     Dtype("complex128", "complex", np.dtype("<c16"), 2.0**-53),
 ]
 DTYPES: Final[dict[str, Dtype]] = {dtype.name: dtype for dtype in _ALL}
+BYTES: Final = DTYPES["uint8"]
 
 
 def dtype_named(name: str) -> Dtype | None:

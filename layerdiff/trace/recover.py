@@ -61,7 +61,8 @@ def recover(part: Path) -> Path:
 
 def _replay(lines: Path, part: Path, writer: TraceWriter) -> None:
     texts: list[str] = []
-    addresses: dict[tuple[int, int], int] = {}
+    containers = {"d": Storage.DATASET, "s": Storage.SLAB}
+    addresses = {(containers[row[0]], row[1]): row[2] for row in journal.rows(lines) if row[0] in containers}  # the last word counts
 
     def text(index: int) -> str | None:
         return None if index < 0 else texts[index]
@@ -76,10 +77,6 @@ def _replay(lines: Path, part: Path, writer: TraceWriter) -> None:
                 writer.set_meta(fields[0], fields[1])
             elif kind == "r":
                 writer.add_root(fields[0], fields[1])
-            elif kind == "d":
-                addresses[Storage.DATASET, fields[0]] = fields[1]
-            elif kind == "s":
-                addresses[Storage.SLAB, fields[0]] = fields[1]
             elif kind == "c":
                 writer.begin_call(_call(fields, text))
             elif kind == "x":

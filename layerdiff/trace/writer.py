@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import RecorderError
 from layerdiff.trace import journal
-from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.dtypes import BYTES, dtype_named
 from layerdiff.trace.hdf5_types import hdf5_type
 from layerdiff.trace.metadata_file import MetadataFile
 from layerdiff.trace.schema import (
@@ -292,11 +292,11 @@ class TraceWriter:
         dtype = dtype_named(row.dtype)
         if dtype is None or dtype.kind == "complex":
             stored, shape = np.dtype("u1"), (data.nbytes,)
-            kind = hdf5_type(dtype_named("uint8"))  # type: ignore[arg-type]  # always known
+            kind = hdf5_type(BYTES)
         else:
             stored, shape, kind = dtype.raw, row.shape, hdf5_type(dtype)
         assert data.nbytes == int(np.prod(shape)) * stored.itemsize
-        dataset = h5d.create(self._data, b"%d" % self._datasets, kind, h5s.create_simple(shape), self._creation)
+        dataset = self._create(self._data, self._datasets, kind, shape)
         address = int(dataset.get_offset())
         self._line("d", self._datasets, address, data.nbytes)
         self._datasets += 1
@@ -325,8 +325,7 @@ class TraceWriter:
         self._slab_size = min(LAST_SLAB_BYTES, FIRST_SLAB_BYTES << self._slab_count)
         self._slab = self._slab_count
         self._slab_count += 1
-        space = h5s.create_simple((self._slab_size,))
-        dataset = h5d.create(self._slabs, b"%d" % self._slab, hdf5_type(dtype_named("uint8")), space, self._creation)  # type: ignore[arg-type]
+        dataset = self._create(self._slabs, self._slab, hdf5_type(BYTES), (self._slab_size,))
         self._slab_address = int(dataset.get_offset())
         self._slab_used = self._slab_written = 0
         self._line("s", self._slab, self._slab_address, self._slab_size)
@@ -354,6 +353,7 @@ class TraceWriter:
             index.meta["roots"] = index.roots
             if reason is not None:
                 index.meta["incomplete"] = reason
+            self._trim_slab()
             self._write_index(index, complete=reason is None)
             self._file.close()
             if self._metadata.error is not None:
@@ -373,6 +373,21 @@ class TraceWriter:
             os.close(self._fd)
             os.close(self._journal)
         return self.path
+
+    def _trim_slab(self) -> None:
+        """Give the last slab the size that is used of it. HDF5 hands the same space out again, as a rule."""
+        if self._slab < 0 or self._slab_written == self._slab_size or self._slab_written == 0:
+            return
+        used = os.pread(self._fd, self._slab_written, self._slab_address)
+        self._slabs.unlink(b"%d" % self._slab)
+        dataset = self._create(self._slabs, self._slab, hdf5_type(BYTES), (len(used),))
+        address = int(dataset.get_offset())
+        if address != self._slab_address:
+            _pwrite_all(self._fd, [used], address)
+            _write_all(self._journal, journal.line("s", self._slab, address, len(used)).encode())
+
+    def _create(self, group: Any, number: int, kind: Any, shape: tuple[int, ...]) -> Any:
+        return h5d.create(group, b"%d" % number, kind, h5s.create_simple(shape), self._creation)
 
     def _write_index(self, index: journal.Index, *, complete: bool) -> None:
         file = self._file

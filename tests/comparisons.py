@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from layerdiff.saved.comparison import AlignmentSummary, Comparison, Notice, Origin, Side, Unpaired
-from layerdiff.saved.tables import PAIRS, SITES, Source, Texts, Verdict
+from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.tables import PAIRS, SITES, Source, Texts, Verdict
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
 from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, Role
 

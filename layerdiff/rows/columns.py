@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import fit
 from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS
 from layerdiff.rows.tones import MARKS, Line, Tone, line
-from layerdiff.saved.tables import Verdict
 
 _GAP: Final = 2
 _RATIO: Final = "of allowed"
@@ -37,7 +37,7 @@ def columns(width: int, codes: tuple[int, ...] = ()) -> Columns:
     difference = FIGURE_CELLS if width >= 40 else 0
     fixed = sum(w + _GAP for w in (difference, ratio, verdict) if w)
     rest = width - fixed
-    site = max(12, min(rest * 21 // 40, 72)) if width >= 40 else rest * 2 // 3
+    site = max(12, min(rest * 19 // 40, 72)) if width >= 40 else rest * 2 // 3
     return Columns(width, site, difference, ratio, verdict, max(0, rest - site - _GAP))
 
 

@@ -47,6 +47,11 @@ class Curve:
         end = self._tree_end[self._place_of[row]] - 1
         return int(np.searchsorted(self._ends, end)) * len(self.difference) // max(1, len(self._ends))
 
+    def reach(self, first: int, last: int) -> tuple[int, int]:
+        """The buckets of everything inside the sites of two rows and between them, both ends included."""
+        start = int(np.searchsorted(self._ends, self._place_of[first]))
+        return start * len(self.difference) // max(1, len(self._ends)), self.bucket(last)
+
     def height(self, value: float) -> float:
         """Where a difference stands on the axis: 0 at the bottom, 1 at the top, not cut."""
         if not value > 0:

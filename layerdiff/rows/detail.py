@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
-from layerdiff.saved.tables import Source
 from layerdiff.trace.schema import Role
 
 _ROLES = {Role.OUTPUT: 0, Role.INPUT: 1, Role.WEIGHT: 2}
@@ -47,6 +47,9 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
         if not (np.isnan(measured) and np.isnan(allowed)):
             rule = visible(texts[int(sites["rule"][row])] or "")
             lines.append(_measured(_known(measured), _known(allowed), rule, width))
+    end = int(rows.tree.end[place])
+    if end > place + 1:
+        lines.append(_inside(rows, place + 1, end, width))
     lines += _values(rows, row, width, most)
     return lines
 
@@ -86,14 +89,29 @@ def _measured(measured: float | None, allowed: float | None, rule: str, width: i
 
 
 def _fold(rows: Rows, index: int, width: int) -> list[Line]:
-    members = int(rows._lines.count[index])
-    first, last = int(rows._lines.first[index]), int(rows._lines.last[index])
-    name = shorten(rows.names.fold(first, last), width - 20, at="middle")
-    shown = mark(rows._verdict(index))
-    return [
-        line((name, Tone.TITLE), (f"  {count(members)} alike, folded", Tone.DIM)),
-        line((f"{shown.glyph} {shown.word}", shown.tone), ("  the worst of them; enter shows each", Tone.DIM)),
+    members = np.array(rows.members(index))
+    name = shorten(rows.names.fold(int(members[0]), int(members[-1])), width - 30, at="middle")
+    shown = mark(rows.verdict(index))
+    lines = [
+        line((name, Tone.TITLE), (f"  {count(len(members))} alike, folded: enter shows each", Tone.DIM)),
+        line((f"{shown.glyph} {shown.word}", shown.tone), ("  the worst of them", Tone.DIM)),
     ]
+    values = rows.seen.difference[members]
+    known = np.flatnonzero(~np.isnan(values))
+    if known.size:
+        worst = int(members[known[np.argmax(values[known])]])
+        spread = f"{figure(float(values[known].min()))} to {figure(float(values[known].max()))}"
+        where = shorten(rows.names.full(worst), width // 2, at="middle")
+        lines.append(line(("rel L2  ", Tone.DIM), spread, (f"  largest at {where}", Tone.DIM)))
+    lines.append(_inside(rows, int(members[0]), int(rows.tree.end[members[-1]]), width))
+    return lines
+
+
+def _inside(rows: Rows, place: int, end: int, width: int) -> Line:
+    """How many calls of which verdict a range of places holds."""
+    tally = rows.seen.tally(place, end)
+    text = ", ".join(f"{count(number)} {mark(verdict).word}" for verdict, number in tally)
+    return line(("inside  ", Tone.DIM), shorten(f"{amount(end - place, 'call')}: {text}", width - 8))
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -132,7 +150,8 @@ def _values(rows: Rows, row: int, width: int, most: int) -> list[Line]:
         tone = Tone.DIM if number == 0 else Tone.PLAIN
         numeric = range(3, len(heads) - 1)
         text = "  ".join(
-            fit(cell, w, align="right" if i in numeric else "left", at="middle") for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+            fit(cell, cells_wide, align="right" if i in numeric else "left", at="middle")
+            for i, (cell, cells_wide) in enumerate(zip(cells, widths, strict=True))
         )
         made.append(Line((Segment(shorten(text.rstrip(), width), tone),)))
     if len(mine) > most:
@@ -161,4 +180,5 @@ def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
     elif source in (Source.NOTHING, Source.PENDING):
         worst = "not compared" if source == Source.NOTHING else "pending"
     largest = [figure(_known(float(pairs["max_reference"][pair])))] if wide else []
-    return [text("position"), tensor("reference"), tensor("target"), difference, figure(_known(float(pairs["max_abs"][pair]))), *largest, worst]
+    furthest = figure(_known(float(pairs["max_abs"][pair])))
+    return [text("position"), tensor("reference"), tensor("target"), difference, furthest, *largest, worst]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
 from layerdiff.rows.figures import amount, count
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.saved.comparison import Comparison, Side
-from layerdiff.saved.tables import Verdict
 
 
 def coverage(comparison: Comparison) -> tuple[int, int]:
@@ -66,17 +66,18 @@ def answer(comparison: Comparison, *, pending: bool = False) -> Line:
     """The result in one line: the worst first, where it enters, and what was said before any layer is blamed."""
     paired, calls = coverage(comparison)
     if mostly_unpaired(comparison):
-        return line(("! ", Tone.BROKEN), (f"only {count(paired)} of {amount(calls, 'call')} pair", Tone.STRONG), *_proposal(comparison))
+        news = f"only {count(paired)} of {amount(calls, 'call')} pair"
+        return line(("! ", Tone.BROKEN), (news, Tone.STRONG), *_proposal(comparison))
     faults = [notice for notice in comparison.notices if notice.defect]
     if faults:
         more = f" (+{amount(len(comparison.notices) - 1, 'notice')})" if len(comparison.notices) > 1 else ""
         text = visible(faults[0].statement)
-        return line(("✗ ", Tone.FAULT), (visible(faults[0].kind), Tone.FAULT), (f"  {text}{more}", Tone.PLAIN), *_origins(comparison, "  ·  "))
+        return line((f"✗ {visible(faults[0].kind)}", Tone.FAULT), f"  {text}{more}", *_origins(comparison, "  ·  "))
     notes = f"  ·  {amount(len(comparison.notices), 'notice')}" if comparison.notices else ""
     if comparison.origins:
         return line(*_origins(comparison, ""), (notes, Tone.NOTICE))
-    if pending:
-        return line(("· ", Tone.UNKNOWN), ("no origin so far", Tone.DIM), (notes, Tone.NOTICE))
+    if pending or (comparison.sites["verdict"] == Verdict.PENDING).any():
+        return line(("· ", Tone.UNKNOWN), ("no origin so far", Tone.STRONG), (": not all is compared", Tone.DIM), (notes, Tone.NOTICE))
     worst = mark(comparison.verdict)
     if comparison.verdict is Verdict.NOT_COMPARABLE:
         return line((f"{worst.glyph} ", worst.tone), ("nothing could be compared", Tone.STRONG), (notes, Tone.NOTICE))
@@ -90,15 +91,17 @@ def answer(comparison: Comparison, *, pending: bool = False) -> Line:
 def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:
     if not comparison.origins:
         return []
-    worst = max(comparison.origins, key=lambda origin: origin.verdict)
-    shown, first = mark(worst.verdict), comparison.origins[0]
-    many = len(comparison.origins)
-    where = visible(first.site) or "the root"
+    first, many = comparison.origins[0], len(comparison.origins)
+    worst, shown = max(origin.verdict for origin in comparison.origins), mark(first.verdict)
+    others = f"  ·  {amount(many - 1, 'more origin')}" if many > 1 else ""
+    if worst > first.verdict:
+        others += f", the worst {mark(worst).word}"
     return [
         (before, Tone.DIM),
         (f"{shown.glyph} {shown.word}", shown.tone),
-        (f"  {amount(many, 'origin')}{', the first at ' if many > 1 else ' at '}", Tone.DIM),
-        (where, Tone.STRONG),
+        (" at ", Tone.DIM),
+        (visible(first.site) or "the root", Tone.STRONG),
+        (others, Tone.PLAIN),
     ]
 
 
@@ -122,7 +125,8 @@ def about(comparison: Comparison) -> list[Line]:
     lines += [line(f"  {visible(remark)}") for remark in comparison.alignment.remarks]
     steps = comparison.alignment.steps
     if steps:
-        lines.append(line(f"  {amount(len(steps), 'step')} compared, reference {steps[0][0]}..{steps[-1][0]}, target {steps[0][1]}..{steps[-1][1]}"))
+        (first, first_target), (last, last_target) = steps[0], steps[-1]
+        lines.append(line(f"  {amount(len(steps), 'step')} compared: reference {first}..{last}, target {first_target}..{last_target}"))
     for word, alone in (("reference", comparison.alignment.reference_only), ("target", comparison.alignment.target_only)):
         if alone:
             lines += [line(), line((f"Only in the {word}", Tone.TITLE), (f"  {amount(len(alone), 'call')}", Tone.DIM))]

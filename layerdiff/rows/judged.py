@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.diagnose.findings import Origin
+from layerdiff.judge.tables import Columns, Source, Verdict
 from layerdiff.rows.tree import Ints, Tree
-from layerdiff.saved.comparison import Comparison, Origin
-from layerdiff.saved.tables import Columns, Source, Verdict
+from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import Role
 
 
@@ -28,6 +29,8 @@ class Judged:
     """Verdict of the call and all calls inside it, rolled up."""
     origins_upto: Ints
     """Shape (n + 1,): how many origins lie at places before this one."""
+    incomparable_upto: Ints
+    """Shape (n + 1,): how many calls before this place are not comparable."""
     ratio: NDArray[np.float64]
     """measured / allowed of the call itself; nan if unknown, inf where nothing was allowed."""
     difference: NDArray[np.float64]
@@ -44,6 +47,15 @@ class Judged:
     def origins_inside(self, place: int, end: int) -> int:
         """Origins in the places `place..end`, one past the last."""
         return int(self.origins_upto[end] - self.origins_upto[place])
+
+    def incomparable_inside(self, place: int, end: int) -> int:
+        """Calls that are not comparable in the places `place..end`, one past the last."""
+        return int(self.incomparable_upto[end] - self.incomparable_upto[place])
+
+    def tally(self, place: int, end: int) -> list[tuple[Verdict, int]]:
+        """How many calls in a range of places have which verdict, the worst first."""
+        counts = np.bincount(self.own[place:end], minlength=256)
+        return [(verdict, int(counts[verdict])) for verdict in sorted(Verdict, reverse=True) if counts[verdict]]
 
     def worst_ratio(self, place: int, end: int) -> float | None:
         """The largest measured / allowed in a range of places; None if nothing is known."""
@@ -97,7 +109,8 @@ def _ratios(measured: NDArray[Any], allowed: NDArray[Any]) -> NDArray[np.float64
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.asarray(measured, np.float64) / np.asarray(allowed, np.float64)
     ratio[(np.asarray(measured) == 0) & (np.asarray(allowed) >= 0)] = 0.0
-    return ratio
+    out: NDArray[np.float64] = ratio
+    return out
 
 
 def judged(comparison: Comparison, tree: Tree) -> Judged:
@@ -118,10 +131,14 @@ def judged(comparison: Comparison, tree: Tree) -> Judged:
     upto[np.fromiter(origin_at, np.int64, len(origin_at)) + 1] = 1
     np.cumsum(upto, out=upto)
 
+    incomparable = np.zeros(n + 1, np.int64)
+    np.cumsum(own == Verdict.NOT_COMPARABLE, out=incomparable[1:])
+
     return Judged(
         own=own,
         worst=worst,
         origins_upto=upto,
+        incomparable_upto=incomparable,
         ratio=_ratios(sites["measured"], sites["allowed"])[row],
         difference=difference[row],
         estimated=estimated[row],

@@ -11,15 +11,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.judged import Judged
 from layerdiff.rows.names import Names
 from layerdiff.rows.tree import Ints, Tree
 from layerdiff.saved.comparison import Comparison
-from layerdiff.saved.tables import Verdict
 from layerdiff.trace.schema import CallKind
 
 SHORTEST_RUN: Final = 3
 _NEVER: Final = -1
+_PARTLY: Final = 100
+"""Added to the class where something inside is not comparable: such siblings do not hide among whole ones."""
 _FOLDABLE: Final = np.full(256, _NEVER, np.int64)
 for _code, _class in {
     Verdict.IDENTICAL: 0,
@@ -37,7 +39,7 @@ class Lines(NamedTuple):
 
     first: Ints
     last: Ints
-    count: Ints
+    size: Ints
 
 
 class Outline:
@@ -145,7 +147,7 @@ class Outline:
             for member in (place, *self._tree.ancestors(place)):
                 lines = self._family(int(self._tree.parent[member]))
                 line = int(np.searchsorted(lines.first, member, side="right")) - 1
-                if lines.count[line] > 1:
+                if lines.size[line] > 1:
                     self.unfold_run(int(lines.first[line]), int(lines.last[line]))
 
     def find(self, place: int) -> int:
@@ -167,9 +169,9 @@ class Outline:
             place = waiting.pop()
             parts.append(self._family(place))
             waiting.extend(self._open.get(place, ()))
-        first, last, count = (np.concatenate(column) for column in zip(*parts, strict=True))
+        first, last, size = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(first, kind="stable")
-        return Lines(first[order], last[order], count[order])
+        return Lines(first[order], last[order], size[order])
 
     def _family(self, above: int) -> Lines:
         """The lines of one call's children, runs folded."""
@@ -201,6 +203,8 @@ class Outline:
         rows = self._tree.row[family]
         harmless = _FOLDABLE[seen.worst[family]]
         harmless[seen.origins_upto[self._tree.end[family]] > seen.origins_upto[family]] = _NEVER
+        partly = seen.incomparable_upto[self._tree.end[family]] > seen.incomparable_upto[family]
+        harmless[partly & (harmless != _NEVER) & (seen.own[family] != Verdict.NOT_COMPARABLE)] += _PARTLY
         harmless[self._kind[rows] != CallKind.MODULE] = _NEVER
         same = np.zeros(len(family), np.bool_)
         if len(family):

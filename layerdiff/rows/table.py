@@ -11,6 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from layerdiff.diagnose.findings import Origin
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, fit, shorten, visible
 from layerdiff.rows.columns import Columns, columns, heading
 from layerdiff.rows.figures import amount, count, figure, ratio
@@ -20,8 +22,7 @@ from layerdiff.rows.names import Names
 from layerdiff.rows.outline import Lines, Outline
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.tree import tree_of
-from layerdiff.saved.comparison import Comparison, Origin
-from layerdiff.saved.tables import Verdict
+from layerdiff.saved.comparison import Comparison
 
 _INDENT: Final = 2
 _DEEPEST_INDENT: Final = 12
@@ -103,6 +104,17 @@ class Rows:
         """The row of the site on line `index`; of a fold, its first."""
         return int(self.tree.row[self._lines.first[index]])
 
+    def span(self, index: int) -> tuple[int, int]:
+        """Rows of the first and of the last site that line `index` stands for; equal unless it is a fold."""
+        lines = self._lines
+        return int(self.tree.row[lines.first[index]]), int(self.tree.row[lines.last[index]])
+
+    def members(self, index: int) -> list[int] | range:
+        """Places of the siblings that line `index` stands for."""
+        first, last = int(self._lines.first[index]), int(self._lines.last[index])
+        part = self.tree.child_slice(first, last)
+        return range(first, first + 1) if isinstance(part, slice) else part.tolist()
+
     def find(self, row: int) -> int | None:
         """The line that shows a row, or that hides it in a fold or a closed call; None where a flat view leaves it out."""
         place = int(self.tree.place_of[row])
@@ -126,7 +138,7 @@ class Rows:
 
     def is_fold(self, index: int) -> bool:
         """Whether line `index` is a run of siblings."""
-        return bool(self._lines.count[index] > 1)
+        return bool(self._lines.size[index] > 1)
 
     def open(self, index: int) -> int:
         """Unfold line `index`, or go to its first child if it is open; the line to select next."""
@@ -185,11 +197,8 @@ class Rows:
             return None
         here = -1 if row is None else int(self.tree.place_of[row])
         beyond = [p for p in places if (p < here if back else p > here)]
-        if back:
-            place = beyond[-1] if beyond else places[-1]
-        else:
-            place = beyond[0] if beyond else places[0]
-        return int(self.tree.row[place])
+        chosen = beyond or places
+        return int(self.tree.row[chosen[-1] if back else chosen[0]])
 
     def same_site(self, row: int, *, back: bool = False) -> int | None:
         """The next (or previous) call of a row's site: another step, or another call within the step."""
@@ -214,7 +223,7 @@ class Rows:
         widths = self.columns
         first, last, members = (int(column[index]) for column in self._lines)
         end = int(self.tree.end[last])
-        shown = mark(self._verdict(index))
+        shown = mark(self.verdict(index))
         inside = self.seen.origins_inside(first, end)
         is_origin = first in self.seen.origin_at
         segments = self._site_cell(index, first, last, members, widths.site, bold=is_origin, noted=inside > 0)
@@ -240,7 +249,8 @@ class Rows:
             segments += [Segment(word, shown.tone), Segment(fit(text, room), tone)]
         return Line(tuple(segments))
 
-    def _verdict(self, index: int) -> int:
+    def verdict(self, index: int) -> int:
+        """The verdict that line `index` shows, as its code."""
         lines = self._lines
         return int(self.seen.worst[self.tree.child_slice(int(lines.first[index]), int(lines.last[index]))].max())
 
@@ -299,7 +309,9 @@ class Rows:
                 place = int(np.searchsorted(self.seen.origins_upto, self.seen.origins_upto[first] + 1)) - 1
                 text += f": {self.names.inside(place, first)}"
             return text, Tone.PLAIN
-        return self.statement(int(self.tree.row[first])), Tone.DIM
+        said = self.statement(int(self.tree.row[first]))
+        alone = self.seen.incomparable_inside(first + 1, int(self.tree.end[first])) if not said else 0
+        return (f"{count(alone)} not comparable inside" if alone else said), Tone.DIM
 
     def statement(self, row: int) -> str:
         """What the judge, or the alignment, says of a row; empty if nothing."""
@@ -319,10 +331,14 @@ class Rows:
         total = len(self.tree)
         if self.flat:
             return self._left_out(total)
-        folds = self._lines.count > 1
-        parts = [f"{count(len(self))} of {amount(total, 'site')} on view" if len(self) < total else f"all {amount(total, 'site')}"]
-        if folds.any():
-            parts.append(f"{count(int(self._lines.count[folds].sum()))} folded into {amount(int(folds.sum()), 'line')}")
+        folded = self._lines.size[self._lines.size > 1]
+        alone = len(self) - folded.size
+        parts = [f"all {amount(total, 'site')} on view" if alone == total else f"{count(alone)} of {amount(total, 'site')} on view"]
+        if folded.size:
+            parts.append(f"{count(int(folded.sum()))} folded")
+        inside = total - alone - int(folded.sum())
+        if inside:
+            parts.append(f"{count(inside)} inside closed calls · x opens all")
         return " · ".join(parts)
 
     def _left_out(self, total: int) -> str:

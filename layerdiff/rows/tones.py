@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width
-from layerdiff.saved.tables import Verdict
 
 
 class Tone(Enum):

@@ -9,6 +9,7 @@ themselves in a circle (a damaged file) are read as none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -127,7 +128,7 @@ def _in_preorder(parent: Ints, depth: Ints, level: list[Ints]) -> bool:
     if len(depth) and (depth[0] != 0 or np.any(depth[1:] > depth[:-1] + 1)):
         return False
     return all(
-        np.array_equal(parent[rows], above[np.searchsorted(above, rows) - 1]) for above, rows in zip(level, level[1:], strict=False)
+        np.array_equal(parent[rows], above[np.searchsorted(above, rows) - 1]) for above, rows in pairwise(level)
     )
 
 

@@ -26,7 +26,7 @@ ACTIONS: Final = (
     Action("enter", "open", "enter", "open", "Unfold, or show all that is known of a site"),
     Action("right,l", "unfold", "→ l", "", "Unfold, or go to the first call inside"),
     Action("left,h", "fold", "← h", "", "Fold, or go to the enclosing call"),
-    Action("space", "toggle", "space", "", "Fold or unfold"),
+    Action("space", "fold_or_unfold", "space", "", "Fold or unfold"),
     Action("x", "toggle_all", "x", "", "Unfold everything, or back to the first view"),
     Action("slash", "search", "/", "search", "Search sites: a part of the name, or a glob with * ? ["),
     Action("t", "profile", "t", "profile", "Judge by the other profile: strict, relaxed"),

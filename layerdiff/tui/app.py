@@ -44,6 +44,10 @@ class LayerdiffApp(App[None]):
             self.register_theme(theme_of(palette))
         self.theme = DARK.name if self._dark else LIGHT.name
 
+    async def action_quit(self) -> None:
+        """Leave; the return code is 2 where comparing ended in an error."""
+        self.exit(return_code=2 if self._first.failed else 0)
+
     def get_default_screen(self) -> Screen[None]:
         """The layers screen."""
         return self._first

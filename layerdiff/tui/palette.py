@@ -36,7 +36,9 @@ class Palette(NamedTuple):
     cursor_idle: str
     inks: dict[Tone, Ink]
     within: str
-    """The part of a bar that is within what is allowed."""
+    """A bar that stays within what is allowed."""
+    explained: str
+    """That part where the bar goes on above it."""
     over: str
     fault: str
 
@@ -65,7 +67,8 @@ DARK: Final = Palette(
         Tone.BROKEN: Ink("#ff5fb0", True),
         Tone.UNKNOWN: Ink("#8791a5"),
     },
-    within="#3f7f6a",
+    within="#4c9a7c",
+    explained="#2d4f49",
     over="#c8954b",
     fault="#ff6b68",
 )
@@ -95,6 +98,7 @@ LIGHT: Final = Palette(
         Tone.UNKNOWN: Ink("#646d7b"),
     },
     within="#86bfa4",
+    explained="#c4d9cd",
     over="#d9a04a",
     fault="#c4201d",
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.tones import MARKS, Line, Tone, line
-from layerdiff.saved.tables import Verdict
 from layerdiff.tui.actions import ACTIONS, MOVES
 
 _MEANINGS = {
@@ -32,8 +32,8 @@ def help_lines() -> list[Line]:
     lines += [
         line(),
         line(("Columns", Tone.TITLE)),
-        line(("  rel L2      ", Tone.STRONG), "|target - reference| / |reference| of the outputs; ~ from recorded statistics; - unknown"),
-        line(("  of allowed  ", Tone.STRONG), "measured over allowed by the profile, the worst inside where there are calls inside; over 1× needs a reason"),
+        line(("  rel L2      ", Tone.STRONG), "|target - reference| / |reference| of the outputs; ~ from statistics; - unknown"),
+        line(("  of allowed  ", Tone.STRONG), "measured over allowed by the profile, the worst of the call and of all inside; over 1× needs a reason"),
         line(("  verdict     ", Tone.STRONG), "the worst of the call and all calls inside it"),
         line(),
         line(("Verdicts, from harmless to worst", Tone.TITLE)),

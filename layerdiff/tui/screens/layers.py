@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from textual import events, work
 from textual.app import ComposeResult
@@ -20,7 +21,7 @@ from layerdiff.rows.detail import detail
 from layerdiff.rows.header import about, answer, title
 from layerdiff.rows.listing import Sort
 from layerdiff.rows.table import Rows
-from layerdiff.rows.tones import Line, Tone, line
+from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.actions import ACTIONS
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge, Rejudged
@@ -29,6 +30,9 @@ from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.lines import LinesView
 from layerdiff.tui.widgets.rule import Rule
 from layerdiff.tui.widgets.table import SiteTable
+
+if TYPE_CHECKING:
+    from layerdiff.tui.widgets.search import SearchBox
 
 _BETWEEN_STATES_S = 0.15
 """A running comparison is drawn at most this often."""
@@ -51,18 +55,19 @@ class Columns(LinesView):
 class Detail(LinesView):
     """The selected site."""
 
-    DEFAULT_CSS = """
-    Detail { height: 7; }
-    .-short Detail { height: 4; }
-    .-tiny Detail { display: none; }
-    """
+    DEFAULT_CSS = "Detail { height: 7; }"
     indent = 1
 
 
 class LayersScreen(Screen[None]):
     """Where two runs part."""
 
-    DEFAULT_CSS = "LayersScreen { layout: vertical; background: $background; }"
+    DEFAULT_CSS = """
+    LayersScreen { layout: vertical; background: $background; }
+    LayersScreen.-short CurveView { height: 6; }
+    LayersScreen.-short Detail { height: 4; }
+    LayersScreen.-tiny CurveView, LayersScreen.-tiny Detail { display: none; }
+    """
     BINDINGS = [Binding(action.keys, action.name, action.long, show=False) for action in ACTIONS]  # noqa: RUF012  # textual's way
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012  # textual's way
 
@@ -76,6 +81,8 @@ class LayersScreen(Screen[None]):
         self._touched = False
         """The user moved: the first origin does not pull the cursor any more."""
         self.rows: Rows | None = None
+        self.failed = False
+        """Comparing ended in an error."""
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
@@ -158,6 +165,7 @@ class LayersScreen(Screen[None]):
         self._comparing = None
         self.rule.finish()
         text = visible(message.what)
+        self.failed = self.failed or message.fatal
         if message.fatal and self.rows is None:
             self.table.nothing = line(("✗ ", Tone.FAULT), (text, Tone.PLAIN))
             self.table.repaint()
@@ -217,7 +225,8 @@ class LayersScreen(Screen[None]):
             return
         width = self.size.width
         pending = self._comparing is not None
-        self.query_one(Head).show([title(self.comparison, width), Line((line(" ").segments + answer(self.comparison, pending=pending).segments))])
+        said = answer(self.comparison, pending=pending)
+        self.query_one(Head).show([title(self.comparison, width), Line((Segment(" "), *said.segments))])
         self.query_one(Columns).show([self.rows.heading()])
         self.rule.say(self.rows.hidden())
         self._selected()
@@ -232,9 +241,9 @@ class LayersScreen(Screen[None]):
         if rows is None or row is None:
             pane.show(())
             return
-        self.curve.follow(rows, row)
+        index = min(self.table.cursor, len(rows) - 1)
+        self.curve.follow(rows, *rows.span(index))
         if pane.display:
-            index = min(self.table.cursor, len(rows) - 1)
             pane.show(self._fitted(detail(rows, index, max(20, self.size.width - 2), most=2), pane.size.height))
 
     def _fitted(self, lines: list[Line], height: int) -> Sequence[Line]:
@@ -298,7 +307,7 @@ class LayersScreen(Screen[None]):
         if self.rows is not None and len(self.rows):
             self._folded(self.rows.close(self.table.cursor))
 
-    def action_toggle(self) -> None:
+    def action_fold_or_unfold(self) -> None:
         """See actions."""
         if self.rows is not None and len(self.rows):
             self._folded(self.rows.toggle(self.table.cursor))
@@ -359,20 +368,20 @@ class LayersScreen(Screen[None]):
             self.mount(box)
             box.focus()
 
-    def on_search_box_typed(self, message: events.Message) -> None:
+    def on_search_box_typed(self, message: SearchBox.Typed) -> None:
         """List what matches so far."""
         if self.rows is not None:
-            self.rows.show(query=message.query)  # type: ignore[attr-defined]  # SearchBox.Typed, imported when first needed
+            self.rows.show(query=message.query)
             self.table.nothing = line(("no site matches", Tone.DIM))
             self._view_changed(None)
 
-    def on_search_box_left(self, message: events.Message) -> None:
+    def on_search_box_left(self, message: SearchBox.Left) -> None:
         """Keep the list, or drop it."""
         from layerdiff.tui.widgets.search import SearchBox
 
         self.query(SearchBox).remove()
         self.table.focus()
-        if self.rows is not None and not message.keep:  # type: ignore[attr-defined]  # SearchBox.Left, as above
+        if self.rows is not None and not message.keep:
             self.rows.show(query="")
             self._view_changed(None)
 

@@ -1,7 +1,8 @@
 """`CurveView`: difference by depth as bars of eighths of a cell, on a log axis.
 
-A bar is green up to what is allowed and amber above it; origins stand as triangles on the axis, a value
-that is not finite as a hatched column, so that the picture reads without colour too.
+A bar within what is allowed is green; one above it is dark up to there and amber from there on. Origins
+stand as triangles on the axis and a value that is not finite as a hatched column, so that the picture
+reads without colour too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
@@ -32,8 +34,6 @@ class CurveView(LinesView):
 
     DEFAULT_CSS = """
     CurveView { height: 10; }
-    .-short CurveView { height: 6; }
-    .-tiny CurveView { display: none; }
     """
 
     @dataclass
@@ -46,14 +46,14 @@ class CurveView(LinesView):
         super().__init__(id=id)
         self._rows: Rows | None = None
         self._curve: Curve | None = None
-        self._row = 0
+        self._row = self._last = 0
         self._made: tuple[int, int, int] | None = None
         self._version = 0
         self._steps = 1
 
-    def follow(self, rows: Rows, row: int) -> None:
-        """Mark the site of a row, drawing its step."""
-        self._rows, self._row = rows, row
+    def follow(self, rows: Rows, first: int, last: int) -> None:
+        """Mark the sites of two rows and what lies between, drawing their step."""
+        self._rows, self._row, self._last = rows, first, last
         self.refresh()
 
     def changed(self) -> None:
@@ -131,7 +131,8 @@ class CurveView(LinesView):
             Segment(f"{label:>{_LABELS}}", tone_style(palette, Tone.DIM, ground)),
             Segment("┤" if label else "│", tone_style(palette, Tone.FAINT, ground)),
         ]
-        cursor = drawn.bucket(self._row)
+        low, high = drawn.reach(self._row, self._last)
+        cursor = high if high - low < 2 else -1
         floor = (levels - 1 - level) * 8
         for b in range(len(drawn.difference)):
             segments.append(self._cell(drawn, b, floor, levels * 8, b == cursor))
@@ -156,29 +157,36 @@ class CurveView(LinesView):
                 return Segment("·", tone_style(palette, Tone.UNKNOWN, ground))
             return Segment("│" if cursor else " ", tone_style(palette, Tone.ACCENT, ground))
         part = 8 if allowed is None else min(8, max(0, allowed - floor))
+        under = palette.within if allowed is None or bar <= allowed else palette.explained
         if part >= here:
-            return Segment(_EIGHTHS[here], color_style(palette.within, ground))
+            return Segment(_EIGHTHS[here], color_style(under, ground))
         if part <= 0 or here < 8:
             # A cell has two colours: where three meet, the bar's top is drawn and the change moves to the cell's floor.
-            return Segment(_EIGHTHS[here], color_style(over_color if part <= 4 else palette.within, ground))
-        return Segment(_EIGHTHS[part], color_style(palette.within, over_color))
+            return Segment(_EIGHTHS[here], color_style(over_color if part <= 4 else under, ground))
+        return Segment(_EIGHTHS[part], color_style(under, over_color))
 
     def _axis(self, drawn: Curve) -> Strip:
         palette, ground, width = self.palette, self.ground, self._plot
         faint, dim = tone_style(palette, Tone.FAINT, ground), tone_style(palette, Tone.DIM, ground)
-        cells: list[tuple[str, object]] = [("─", faint)] * width
-        free = 0
-        for at, label in drawn.ticks:
-            text = shorten(label, 8)
-            if at >= free and at + len(text) <= width:
-                for i, character in enumerate(text):
-                    cells[at + i] = (character, dim)
-                free = at + len(text) + (3 if width >= 90 else 2)
-        for b in np.flatnonzero(drawn.origin):
-            cells[int(b)] = ("▲", tone_style(palette, Tone.FAULT, ground))
-        cursor = drawn.bucket(self._row)
-        if 0 <= cursor < width:
-            glyph = cells[cursor][0] if cells[cursor][0] not in "─" else "┴"
-            cells[cursor] = (glyph, tone_style(palette, Tone.FAULT if glyph == "▲" else Tone.ACCENT, palette.cursor))
-        segments = [Segment(" " * _LABELS + "└", faint), *(Segment(text, style) for text, style in cells)]  # type: ignore[arg-type]  # styles all
+        cells: list[tuple[str, Style]] = [("─", faint)] * width
+        for at, label in _spaced(drawn.ticks, width):
+            for i, character in enumerate(label):
+                cells[at + i] = (character, dim)
+        for b in np.flatnonzero(drawn.origin).tolist():
+            cells[b] = ("▲", tone_style(palette, Tone.FAULT, ground))
+        low, high = drawn.reach(self._row, self._last)
+        for b in range(max(0, low if high - low > 1 else high), min(high + 1, width)):
+            glyph = cells[b][0] if cells[b][0] != "─" else "━" if high - low > 1 else "┴"
+            cells[b] = (glyph, tone_style(palette, Tone.FAULT if glyph == "▲" else Tone.ACCENT, palette.cursor))
+        segments = [Segment(" " * _LABELS + "└", faint), *(Segment(*cell) for cell in cells)]
         return Strip(segments).simplify().adjust_cell_length(self.size.width, color_style(None, ground))
+
+
+def _spaced(ticks: tuple[tuple[int, str], ...], width: int) -> list[tuple[int, str]]:
+    """Every n-th label, n round and just large enough that labels keep two cells apart."""
+    if not ticks:
+        return []
+    room = max(len(shorten(label, 8)) for _, label in ticks) + 2
+    every = next((n for n in (1, 2, 4, 5, 8, 10, 16, 20, 25, 50, 100, 200, 500) if width * n >= room * len(ticks)), 1000)
+    labels = [(at, shorten(label, 8)) for at, label in ticks[::every]]
+    return [(at, label) for at, label in labels if at + len(label) <= width]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.strip import Strip
 from textual.widget import Widget
 
-from layerdiff.rows.tones import Line
+from layerdiff.rows.tones import Line, Segment
 from layerdiff.tui.palette import Palette, palette_named, strip_of
 
 
@@ -44,5 +44,5 @@ class LinesView(Widget):
         width = self.size.width
         line = self.lines[y] if y < len(self.lines) else Line()
         if self.indent:
-            line = Line(((" " * self.indent, line.segments[0].tone), *line.segments)) if line.segments else line  # type: ignore[arg-type]  # a plain tuple is a Segment here
+            line = Line((Segment(" " * self.indent), *line.segments))
         return strip_of(line, self.palette, self.ground, width)

@@ -1,0 +1,149 @@
+"""The summary that `layerdiff diff` prints: what was compared, what was said before, where the runs part, what to do next.
+
+Where under half of the calls pair, that comes first: verdicts of the rest say little.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.tables import Verdict
+from layerdiff.rows.cells import visible
+from layerdiff.rows.figures import amount, count, exact, ratio
+from layerdiff.rows.header import coverage, mostly_unpaired, profile_name, side_label
+from layerdiff.rows.tones import Line, Tone, line, mark
+from layerdiff.saved.comparison import Comparison
+
+_MOST_ORIGINS = 10
+_MOST_UNPAIRED = 5
+
+
+def summary(comparison: Comparison) -> list[Line]:
+    """The lines, of any width: a terminal wraps them, a file keeps them whole."""
+    lines = _compared(comparison)
+    if mostly_unpaired(comparison):
+        lines = [*_unpaired_first(comparison), line(), *lines]
+    lines += _notices(comparison)
+    lines += [line(), _verdict(comparison)]
+    lines += _origins(comparison)
+    lines += [line(), *_next(comparison)]
+    return lines
+
+
+def _compared(comparison: Comparison) -> list[Line]:
+    lines = []
+    for word, side, tone in (("reference", comparison.reference, Tone.REFERENCE), ("target   ", comparison.target, Tone.TARGET)):
+        label = side_label(side)
+        path = visible(side.path)
+        incomplete = ("  the recording is incomplete", Tone.NOTICE) if not side.complete else ("", Tone.PLAIN)
+        lines.append(line((f"{word}  ", Tone.DIM), (path, tone), (f"  {label}" if label != path else "", Tone.DIM), incomplete))
+    paired, calls = coverage(comparison)
+    alignment = comparison.alignment
+    words = f"{count(paired)} of {amount(calls, 'call')} paired"
+    single = [
+        f"{count(len(calls_alone))} only in the {name}"
+        for name, calls_alone in (("reference", alignment.reference_only), ("target", alignment.target_only))
+        if calls_alone
+    ]
+    steps = f", {amount(len(alignment.steps), 'step')} compared" if len(alignment.steps) > 1 else ""
+    lines.append(line(("aligned    ", Tone.DIM), ", ".join([words, *single]) + steps))
+    if not mostly_unpaired(comparison):
+        for alone in (alignment.reference_only, alignment.target_only):
+            for call in alone[:_MOST_UNPAIRED]:
+                lines.append(line((f"           {visible(call.site) or '(root)'}: {visible(call.reason)}", Tone.DIM)))
+            if len(alone) > _MOST_UNPAIRED:
+                lines.append(line((f"           and {count(len(alone) - _MOST_UNPAIRED)} more: layerdiff show lists them (i)", Tone.DIM)))
+        lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
+    lines.append(line(("profile    ", Tone.DIM), profile_name(comparison)))
+    return lines
+
+
+def _unpaired_first(comparison: Comparison) -> list[Line]:
+    paired, calls = coverage(comparison)
+    news = f"only {count(paired)} of {amount(calls, 'call')} pair"
+    lines = [line(("! ", Tone.BROKEN), (news, Tone.STRONG), ": the two models name their modules differently")]
+    lines += [line(f"  {visible(remark)}") for remark in comparison.alignment.remarks]
+    for word, alone in (("reference", comparison.alignment.reference_only), ("target", comparison.alignment.target_only)):
+        for call in alone[:_MOST_UNPAIRED]:
+            lines.append(line((f"  only in the {word}: {visible(call.site) or '(root)'}", Tone.DIM)))
+        if len(alone) > _MOST_UNPAIRED:
+            lines.append(line((f"  and {count(len(alone) - _MOST_UNPAIRED)} more", Tone.DIM)))
+    return lines
+
+
+def _notices(comparison: Comparison) -> list[Line]:
+    if not comparison.notices:
+        return []
+    ordered = sorted(comparison.notices, key=lambda notice: not notice.defect)
+    return [line(), *(_notice(notice) for notice in ordered)]
+
+
+def _notice(notice: Notice) -> Line:
+    tone = Tone.FAULT if notice.defect else Tone.NOTICE
+    where = f" at {visible(notice.site)}" if notice.site else ""
+    return line((f"{'✗' if notice.defect else '◆'} {visible(notice.kind)}", tone), (where, Tone.DIM), f": {visible(notice.statement)}")
+
+
+def _verdict(comparison: Comparison) -> Line:
+    worst = mark(comparison.verdict)
+    origins = comparison.origins
+    faults = sum(origin.defect for origin in origins)
+    if not origins:
+        said = "no origin" if comparison.verdict is not Verdict.NOT_COMPARABLE else "nothing could be compared"
+    elif faults == len(origins):
+        said = amount(len(origins), "origin")
+    else:
+        said = f"{amount(len(origins), 'origin')}, {count(faults)} of them {'a defect' if faults == 1 else 'defects'}"
+    end = "the runs differ beyond what the profile allows" if comparison.defect else "no defect under this profile"
+    return line((f"{worst.glyph} {worst.word}", worst.tone), (f"  {said}", Tone.STRONG), (f": {end}", Tone.PLAIN))
+
+
+def _origins(comparison: Comparison) -> list[Line]:
+    lines: list[Line] = []
+    several = len({origin.step for origin in comparison.origins} | {step for _, step in comparison.alignment.steps}) > 1
+    for number, origin in enumerate(comparison.origins[:_MOST_ORIGINS], 1):
+        lines += [line(), *_origin(number, origin, several)]
+    left = len(comparison.origins) - _MOST_ORIGINS
+    if left > 0:
+        lines += [line(), line((f"and {amount(left, 'more origin')}: layerdiff show, o lists them", Tone.DIM))]
+    return lines
+
+
+def _origin(number: int, origin: Origin, several_steps: bool) -> list[Line]:
+    shown = mark(origin.verdict)
+    marks = [f"step {origin.step}"] if several_steps else []
+    marks += [f"call {origin.occurrence}"] if origin.occurrence else []
+    marks += [f"rank {origin.rank}"] if origin.rank is not None else []
+    place = "  ".join([visible(origin.site) or "(root)", *marks])
+    verdict = (f"  {shown.glyph} {shown.word}", shown.tone)
+    lines = [
+        line((f"{number:>2}  ", Tone.DIM), (place, Tone.STRONG), (f"  {visible(origin.value)}", Tone.DIM), verdict),
+        line(f"    {visible(origin.statement)}"),
+    ]
+    rule = visible(origin.rule)
+    if origin.measured is not None or origin.allowed is not None:
+        times = f" ({ratio(origin.measured / origin.allowed)})" if origin.measured is not None and origin.allowed else ""
+        figures = f"{exact(origin.measured)}, allowed {exact(origin.allowed)}{times}"
+        lines.append(line(("    measured ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
+    else:
+        lines.append(line((f"    by {rule}", Tone.DIM)))
+    if origin.evidence:
+        facts = ", ".join(
+            f"{visible(str(key))} {exact(value) if isinstance(value, float) else visible(str(value))}"
+            for key, value in origin.evidence.items()
+        )
+        lines.append(line((f"    evidence: {facts}", Tone.DIM)))
+    return lines
+
+
+def _next(comparison: Comparison) -> list[Line]:
+    both = shlex.join([visible(comparison.reference.path), visible(comparison.target.path)])
+    if comparison.origins:
+        return [
+            line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT)),
+            line(("report   ", Tone.DIM), (f"layerdiff report {both} -f markdown -o issue.md", Tone.ACCENT)),
+        ]
+    if mostly_unpaired(comparison):
+        return [line(("next     ", Tone.DIM), ("write the rules above into rules.toml, then compare again", Tone.ACCENT))]
+    return [line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT))]

@@ -26,3 +26,16 @@ class Blocks(Protocol):
 
         A block may be overwritten when the next is asked for.
         """
+
+
+def side_by_side(reference: Blocks, target: Blocks, count: int) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    """(index of the first element, bits of the reference, bits of the target), `count` elements at a time.
+
+    Raises ValueError where the two do not hold equally many elements.
+    """
+    if reference.count != target.count:
+        raise ValueError(f"the reference holds {reference.count} elements and the target {target.count}: only equal shapes can be measured")
+    start = 0
+    for ours, theirs in zip(reference.blocks(count), target.blocks(count), strict=True):
+        yield start, ours, theirs
+        start += ours.size

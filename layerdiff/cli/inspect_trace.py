@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from layerdiff.trace.reader import Trace, TraceFile
 
 _STEPS: Final = 20
+_INPUTS: Final = 4
 _LARGEST: Final = 10
 _ENVIRONMENT: Final = 60
 
@@ -104,10 +105,15 @@ def _steps(file: TraceFile) -> Iterator[str]:
             if edge.role == Role.INPUT
         ]
         root = f"{names[int(calls.root[call])]} " if len(names) > 1 else ""
-        lines.append(f"  step {int(calls.step[call]):<4} {root}{', '.join(inputs) or 'no tensor inputs'}")
+        lines.append(f"  step {int(calls.step[call]):<4} {root}{_first(inputs) or 'no tensor inputs'}")
     yield from lines[:_STEPS]
     if len(lines) > _STEPS:
         yield f"  ... and {len(lines) - _STEPS} more steps"
+
+
+def _first(inputs: list[str]) -> str:
+    more = len(inputs) - _INPUTS
+    return ", ".join(inputs[:_INPUTS]) + (f", and {more} more" if more > 0 else "")
 
 
 def _dtypes(file: TraceFile) -> Iterator[str]:

@@ -52,11 +52,12 @@ class Curve:
         start = int(np.searchsorted(self._ends, self._place_of[first]))
         return start * len(self.difference) // max(1, len(self._ends)), self.bucket(last)
 
-    def height(self, value: float) -> float:
-        """Where a difference stands on the axis: 0 at the bottom, 1 at the top, not cut."""
-        if not value > 0:
-            return 0.0
-        return float((np.log10(value) - self.low) / (self.high - self.low))
+    def heights(self, values: NDArray[np.float64], full: int) -> NDArray[np.int64]:
+        """Where differences stand on an axis of `full` steps: at least 1 for any, 0 for none or unknown."""
+        known = values > 0
+        share = (np.log10(np.where(known, values, 1.0)) - self.low) / (self.high - self.low)
+        out: NDArray[np.int64] = np.where(known, np.clip(np.rint(share * full), 1, full), 0).astype(np.int64)
+        return out
 
 
 def curve(rows: Rows, *, step: int, buckets: int) -> Curve:

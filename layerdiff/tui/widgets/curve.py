@@ -47,18 +47,26 @@ class CurveView(LinesView):
         self._rows: Rows | None = None
         self._curve: Curve | None = None
         self._row = self._last = 0
+        self._mark: tuple[int, int, int] | None = None
         self._made: tuple[int, int, int] | None = None
+        self._drawn: tuple[object, ...] | None = None
+        self._strips: list[Strip] = []
         self._version = 0
         self._steps = 1
 
     def follow(self, rows: Rows, first: int, last: int) -> None:
         """Mark the sites of two rows and what lies between, drawing their step."""
         self._rows, self._row, self._last = rows, first, last
-        self.refresh()
+        drawn = self._current()
+        mark = None if drawn is None else (drawn.step, *drawn.reach(first, last))
+        if mark != self._mark or mark is None:
+            self._mark = mark
+            self.refresh()
 
     def changed(self) -> None:
         """The judgement changed."""
         self._version += 1
+        self._mark = None
         self.refresh()
 
     @property
@@ -91,7 +99,10 @@ class CurveView(LinesView):
             return super().render_line(y)
         if y == height - 1:
             return self._axis(drawn)
-        return self._bars(drawn, y - 1, height - 2)
+        state = (id(drawn), height, self._plot, self.palette.name)
+        if state != self._drawn:
+            self._drawn, self._strips = state, [self._strip(cells) for cells in self._drawing(drawn, height - 2)]
+        return self._marked(drawn, y - 1, height - 2)
 
     def _legend(self, drawn: Curve | None) -> Strip:
         palette, ground, width = self.palette, self.ground, self.size.width
@@ -124,46 +135,66 @@ class CurveView(LinesView):
                 return f"1e{exponent}"
         return ""
 
-    def _bars(self, drawn: Curve, level: int, levels: int) -> Strip:
-        palette, ground = self.palette, self.ground
-        label = self._label(drawn, level, levels)
-        segments = [
-            Segment(f"{label:>{_LABELS}}", tone_style(palette, Tone.DIM, ground)),
-            Segment("┤" if label else "│", tone_style(palette, Tone.FAINT, ground)),
-        ]
-        low, high = drawn.reach(self._row, self._last)
-        cursor = high if high - low < 2 else -1
-        floor = (levels - 1 - level) * 8
-        for b in range(len(drawn.difference)):
-            segments.append(self._cell(drawn, b, floor, levels * 8, b == cursor))
-        return Strip(segments).simplify().adjust_cell_length(self.size.width, color_style(None, ground))
+    def _strip(self, cells: list[Segment]) -> Strip:
+        return Strip(cells).simplify().adjust_cell_length(self.size.width, color_style(None, self.ground))
 
-    def _cell(self, drawn: Curve, b: int, floor: int, full: int, cursor: bool) -> Segment:
-        """One cell of the drawing; `floor` and `full` in eighths."""
-        palette, ground = self.palette, self.palette.cursor if cursor else self.ground
-        if drawn.broken[b]:
-            return Segment("▒", tone_style(palette, Tone.BROKEN, ground))
-        value = drawn.difference[b]
-        allowed = round(drawn.height(drawn.allowed[b]) * full) if drawn.allowed[b] > 0 else None
-        bar = max(1, round(drawn.height(value) * full)) if value > 0 else 0
-        here = min(8, bar - floor)
-        over_color = palette.fault if drawn.origin[b] else palette.over
-        if here <= 0:
-            if allowed is not None and floor <= allowed < floor + 8:
-                return Segment("╌", tone_style(palette, Tone.FAINT, ground))
-            if floor == 0 and value == 0:
-                return Segment("▁", tone_style(palette, Tone.FAINT, ground))
-            if floor == 0 and drawn.pending[b]:
-                return Segment("·", tone_style(palette, Tone.UNKNOWN, ground))
-            return Segment("│" if cursor else " ", tone_style(palette, Tone.ACCENT, ground))
-        part = 8 if allowed is None else min(8, max(0, allowed - floor))
-        under = palette.within if allowed is None or bar <= allowed else palette.explained
-        if part >= here:
-            return Segment(_EIGHTHS[here], color_style(under, ground))
-        if part <= 0 or here < 8:
-            # A cell has two colours: where three meet, the bar's top is drawn and the change moves to the cell's floor.
-            return Segment(_EIGHTHS[here], color_style(over_color if part <= 4 else under, ground))
-        return Segment(_EIGHTHS[part], color_style(under, over_color))
+    def _marked(self, drawn: Curve, level: int, levels: int) -> Strip:
+        """A line of the drawing, with the cursor where it is one column."""
+        low, high = drawn.reach(self._row, self._last)
+        if high - low > 1 or not 0 <= high < len(drawn.difference):
+            return self._strips[level]
+        cell = self._cells(drawn, range(high, high + 1), level, levels, self.palette.cursor, cursor=True)
+        whole, at = self._strips[level], _LABELS + 1 + high
+        return Strip.join([whole.crop(0, at), Strip(cell, 1), whole.crop(at + 1)])
+
+    def _drawing(self, drawn: Curve, levels: int) -> list[list[Segment]]:
+        """Every line above the axis, a segment a cell after the two of the label."""
+        made = []
+        for level in range(levels):
+            label = self._label(drawn, level, levels)
+            head = [
+                Segment(f"{label:>{_LABELS}}", tone_style(self.palette, Tone.DIM, self.ground)),
+                Segment("┤" if label else "│", tone_style(self.palette, Tone.FAINT, self.ground)),
+            ]
+            made.append(head + self._cells(drawn, range(len(drawn.difference)), level, levels, self.ground, cursor=False))
+        return made
+
+    def _cells(self, drawn: Curve, buckets: range, level: int, levels: int, ground: str, *, cursor: bool) -> list[Segment]:
+        """Some cells of one line. A cell is eight eighths high; heights are in eighths from the axis."""
+        palette, part_of = self.palette, slice(buckets.start, buckets.stop)
+        floor, full = (levels - 1 - level) * 8, levels * 8
+        bars = drawn.heights(drawn.difference[part_of], full)
+        allowances = drawn.heights(drawn.allowed[part_of], full)
+        flags = zip(
+            bars.tolist(), allowances.tolist(), drawn.difference[part_of].tolist(), drawn.broken[part_of].tolist(),
+            drawn.origin[part_of].tolist(), drawn.pending[part_of].tolist(), strict=True,
+        )  # fmt: skip
+        within, explained = color_style(palette.within, ground), color_style(palette.explained, ground)
+        broken, line = Segment("▒", tone_style(palette, Tone.BROKEN, ground)), Segment("╌", tone_style(palette, Tone.FAINT, ground))
+        same, waiting = Segment("▁", tone_style(palette, Tone.FAINT, ground)), Segment("·", tone_style(palette, Tone.UNKNOWN, ground))
+        blank = Segment("│" if cursor else " ", tone_style(palette, Tone.ACCENT, ground))
+        cells = []
+        for bar, allowed, value, is_broken, is_origin, is_pending in flags:
+            here, part = min(8, bar - floor), min(8, max(0, allowed - floor)) if allowed else 8
+            if is_broken:
+                cells.append(broken)
+            elif here <= 0:
+                if allowed and floor <= allowed < floor + 8:
+                    cells.append(line)
+                elif floor == 0 and value == 0:
+                    cells.append(same)
+                else:
+                    cells.append(waiting if floor == 0 and is_pending else blank)
+            elif part >= here:
+                cells.append(Segment(_EIGHTHS[here], explained if allowed and bar > allowed else within))
+            else:
+                over = palette.fault if is_origin else palette.over
+                if part <= 0 or here < 8:
+                    # A cell has two colours: where three meet, the bar's top is drawn and the change moves to the cell's floor.
+                    cells.append(Segment(_EIGHTHS[here], color_style(over, ground) if part <= 4 else explained))
+                else:
+                    cells.append(Segment(_EIGHTHS[part], color_style(palette.explained, over)))
+        return cells
 
     def _axis(self, drawn: Curve) -> Strip:
         palette, ground, width = self.palette, self.ground, self._plot

@@ -89,9 +89,9 @@ class DecoderLayer(nn.Module):
 
 
 class SmallLlama(nn.Module):
-    """`mask_value` fills what may not be attended to: a finite one, as Llama has it, or -inf."""
+    """What may not be attended to is filled with the lowest finite number, as Llama has it, or with `mask_value`."""
 
-    def __init__(self, *, rope_base: float = 10_000.0, mask_value: float = -1e30, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
+    def __init__(self, *, rope_base: float = 10_000.0, mask_value: float | None = None, hidden: int = HIDDEN, layers: int = LAYERS) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(VOCABULARY, hidden)
         self.rotary_emb = Rotary(hidden // HEADS, rope_base)
@@ -106,7 +106,8 @@ class SmallLlama(nn.Module):
         allowed = torch.ones(input_ids.shape[1], input_ids.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         if attention_mask is not None:
             allowed = allowed & attention_mask[:, None, None, :].bool()
-        mask = torch.zeros(allowed.shape, dtype=torch.float32, device=x.device).masked_fill(~allowed, self.mask_value).to(x.dtype)
+        lowest = torch.finfo(x.dtype).min if self.mask_value is None else self.mask_value
+        mask = torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill(~allowed, lowest)
         rotary = self.rotary_emb(x, positions)
         for layer in self.layers:
             x = layer(x, rotary, mask)

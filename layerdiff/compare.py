@@ -167,9 +167,21 @@ def _describe(traces: Both[Trace], profile: Profile, texts: Texts, sites: Any, p
 def _side(trace: Trace) -> Side:
     environment = trace.files[0].meta.get("environment")
     environment = environment if isinstance(environment, dict) else {}
-    words = [environment.get(key) for key in ("model", "dtype", "device")]
-    label = " ".join(str(word) for word in words if isinstance(word, str))
-    return Side(str(trace.path), environment, tuple(file.path.name for file in trace.files), trace.complete, label)
+    files = tuple(file.path.name for file in trace.files)
+    return Side(str(trace.path), environment, files, trace.complete, _label(environment, len(files)))
+
+
+def _label(environment: dict[str, Any], files: int) -> str:
+    """A few words for a header: class and dtype of the model, device, number of processes."""
+
+    def first(key: str) -> dict[str, Any]:
+        listed = environment.get(key)
+        found = listed[0] if isinstance(listed, list) and listed else {}
+        return found if isinstance(found, dict) else {}
+
+    model, device = first("models"), first("devices")
+    words = [model.get("class"), model.get("dtype"), device.get("type"), f"x{files}" if files > 1 else None]
+    return " ".join(word for word in words if isinstance(word, str))
 
 
 def _summary(alignments: list[Alignment]) -> AlignmentSummary:

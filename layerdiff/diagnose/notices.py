@@ -37,7 +37,7 @@ def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Itera
         yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts}); those of equal rank are compared")
     for alignment in alignments:
         yield from _steps(alignment)
-    seeds = Both(traces.reference, traces.target).map(lambda trace: _environment(trace).get("initial_seed"))
+    seeds = Both(traces.reference, traces.target).map(lambda trace: _environment(trace).get("seed"))
     draws = _draws(traces)
     if draws:
         yield Notice("seed-differs", draws, site="", defect=True)

@@ -29,8 +29,8 @@ NORM: Final = ModuleClass("norm", 2, 16, 4)
 LINEAR: Final = ModuleClass("linear", 2, 64, 8)
 ACTIVATION: Final = ModuleClass("activation", 2, 8, 4)
 ROTARY: Final = ModuleClass("rotary", 2, 64, 8)
-ATTENTION: Final = ModuleClass("attention", 8, 256, 32)
-OTHER: Final = ModuleClass("other", 8, 256, 32)
+ATTENTION: Final = ModuleClass("attention", 2, 64, 8)
+OTHER: Final = ModuleClass("other", 4, 64, 16)
 GLUE: Final = ModuleClass("glue", 4, 64, 8)
 """What a module with recorded children does itself, where its type says nothing more."""
 

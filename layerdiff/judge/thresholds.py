@@ -79,7 +79,8 @@ class _Judge:
         discrete = differs & ~self._is_float & ((pairs["mismatched"] > 0) | statistics)
         nonfinite = self._measured & (pairs["nonfinite_differ"] > 0)
         difference = np.maximum(self._l2, self._peak / PEAK)
-        region = regions(self._sites, PairNumbers(self._site, pairs["role"], difference, discrete, nonfinite), self._unpaired)
+        coming = np.where(self._other_weight(difference), np.inf, difference)
+        region = regions(self._sites, PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite), self._unpaired)
         limits = _Limits(self, region)
 
         is_output = pairs["role"] == Role.OUTPUT
@@ -106,6 +107,13 @@ class _Judge:
             rows = owner[flags]
             verdict[rows] = np.maximum(verdict[rows], int(code))
         return self._with_numbers(verdict, owner, leaves, ratio, allowed, broken, convicted, flips, limits)
+
+    def _other_weight(self, difference: Reals) -> Flags:
+        """Per pair: a weight that differs by more than rounding. It is named by a notice, and excuses its own module."""
+        pairs = self._pairs
+        rounded = np.where(pairs["reference_dtype"] == pairs["target_dtype"], 0.0, self._roundoff)
+        shapes = pairs["reference_shape"] != pairs["target_shape"]
+        return (pairs["role"] == Role.WEIGHT) & ((difference > rounded) | shapes)
 
     def _run_roundoff(self) -> float:
         """The coarsest roundoff that any float value of the two runs has."""

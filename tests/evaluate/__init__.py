@@ -1,0 +1,1 @@
+"""Longer trials than the suite: `make evaluate` prints their table of truth."""

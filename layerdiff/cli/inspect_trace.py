@@ -152,9 +152,9 @@ def _environment(file: TraceFile) -> Iterator[str]:
     environment = file.meta.get("environment")
     if not isinstance(environment, dict) or not environment:
         return
-    from layerdiff.report.facts import flat_environment
+    from layerdiff.report.facts import flat
 
-    lines = [f"    {key} = {value}" for key, value in flat_environment(environment).items()]
+    lines = [f"    {key} = {value}" for key, value in flat(environment).items()]
     yield "  environment"
     yield from lines[:_ENVIRONMENT]
     if len(lines) > _ENVIRONMENT:

@@ -13,7 +13,9 @@ from typing import Final
 
 from layerdiff.rows.cells import visible
 
-_ENTITIES: Final = {character: f"&#{ord(character)};" for character in "\\|`<>&*_[]~$^"}
+_ENTITIES: Final = {character: f"&#{ord(character)};" for character in "\\|`<>&*[]~$^"}
+_OUTER_UNDERSCORE: Final = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""One that may open or close emphasis; inside a word it is a letter like any other."""
 _BREAK: Final = "<!-- -->"
 """An empty comment inside a word: invisible, and trackers then see no mention, reference or link."""
 _LINKS: Final = re.compile(r"(@|#|://|www(?=\.)|GH(?=-\d)|mailto(?=:)|xmpp(?=:))", re.IGNORECASE)
@@ -27,7 +29,8 @@ def text(value: str) -> str:
         if i % 2:  # what _LINKS matched
             parts[i] = f":/{_BREAK}/" if part == "://" else part + _BREAK
         else:
-            parts[i] = "".join(_ENTITIES.get(character, character) for character in part)
+            escaped = "".join(_ENTITIES.get(character, character) for character in part)
+            parts[i] = _OUTER_UNDERSCORE.sub("&#95;", escaped)
     return "".join(parts)
 
 

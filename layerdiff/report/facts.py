@@ -118,9 +118,9 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def flat_environment(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Environment as `a.b` -> text."""
-    flat: dict[str, str] = {}
+def flat(described: Mapping[str, Any]) -> dict[str, str]:
+    """An environment or evidence as `a.b` -> text; floats with all their digits, lists as JSON."""
+    found: dict[str, str] = {}
 
     def walk(prefix: str, value: Any) -> None:
         if isinstance(value, Mapping) and value:
@@ -128,16 +128,16 @@ def flat_environment(environment: Mapping[str, Any]) -> dict[str, str]:
                 walk(f"{prefix}.{key}" if prefix else str(key), item)
         else:
             plain = strict(value)
-            flat[prefix] = plain if isinstance(plain, str) else json.dumps(plain)
+            found[prefix] = plain if isinstance(plain, str) else json.dumps(plain)
 
-    walk("", environment)
-    flat.pop("", None)
-    return flat
+    walk("", described)
+    found.pop("", None)
+    return found
 
 
 def environments(comparison: Comparison) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
     """(key, reference, target) where the runs differ, and (key, both) where they do not."""
-    reference, target = flat_environment(comparison.reference.environment), flat_environment(comparison.target.environment)
+    reference, target = flat(comparison.reference.environment), flat(comparison.target.environment)
     keys = dict.fromkeys((*reference, *target))
     differ = [(key, reference.get(key, "-"), target.get(key, "-")) for key in keys if reference.get(key) != target.get(key)]
     same = [(key, reference[key]) for key in keys if key in reference and reference[key] == target.get(key)]

@@ -77,7 +77,7 @@ def _site_case(comparison: Comparison, site: str, origins: list[Origin]) -> Elem
 
 def _lines(comparison: Comparison, origin: Origin) -> list[str]:
     lines = [f"{origin.verdict.label}: {origin.statement}", f"{facts.where(origin)}, value {origin.value}", facts.measured_against(origin)]
-    lines += [f"{key}: {exact(value) if isinstance(value, float) else value}" for key, value in origin.evidence.items()]
+    lines += [f"{key}: {value}" for key, value in facts.flat(origin.evidence).items()]
     worst = facts.worst_of(comparison, origin.row)
     if worst is not None and worst.index is not None:
         lines.append(f"largest |target - reference| {exact(worst.max_abs)} at index {list(worst.index)} of {list(worst.shape)}")

@@ -14,7 +14,6 @@ from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import amount, count, exact
-from layerdiff.saved.as_json import strict
 from layerdiff.saved.comparison import Comparison, Unpaired
 
 _ORIGINS: Final = 25
@@ -95,9 +94,8 @@ def _evidence(comparison: Comparison) -> Iterator[str]:
     yield "### Evidence"
     for origin in shown:
         yield f"\n{code(facts.site_name(origin.site))}, {facts.where(origin)}:\n"
-        for key, value in origin.evidence.items():
-            plain = strict(value)
-            yield f"- {text(str(key))}: {exact(plain) if isinstance(plain, float) else text(str(plain))}"
+        for key, value in facts.flat(origin.evidence).items():
+            yield f"- {code(key)}: {text(value)}"
         worst = facts.worst_of(comparison, origin.row)
         if worst is None:
             continue

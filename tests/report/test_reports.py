@@ -98,6 +98,20 @@ def test_markdown_worst_element_is_an_index() -> None:
     assert expected in as_markdown(made)
 
 
+def test_markdown_evidence_is_flat_and_exact() -> None:
+    made = comparison(layers=6, faults={NORM: Verdict.DEFECT})
+    evidence = {"fit": {"epsilon": 1.0009e-05, "rows": 18}, "mode": "thresholds", "shapes": [[1, 2], None], "none": {}}
+    written = as_markdown(replace(made, origins=(replace(made.origins[0], evidence=evidence),)))
+    for line in (
+        "- fit.epsilon: 1.0009e-05",
+        "- fit.rows: 18",
+        "- mode: thresholds",
+        "- shapes: &#91;&#91;1, 2&#93;, null&#93;",
+        "- none: {}",
+    ):
+        assert f"{line}\n" in written
+
+
 def test_markdown_without_a_defect() -> None:
     written = as_markdown(comparison(layers=4))
     assert written.startswith("## layerdiff: no defect, worst verdict order-consistent\n")

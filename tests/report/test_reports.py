@@ -30,7 +30,7 @@ HOSTILE = [
     "www.evil.example",
     "[click](https://evil.example)",
     "![x](y)",
-    "**bold** _em_ ~~no~~",
+    "**bold** _em_ ~~no~~ __strong__ a_b_c _x",
     "$x^2$",
     "\x1b[31mred\x1b[0m",
     "line\nbreak\r\n# heading",
@@ -103,11 +103,11 @@ def test_markdown_evidence_is_flat_and_exact() -> None:
     evidence = {"fit": {"epsilon": 1.0009e-05, "rows": 18}, "mode": "thresholds", "shapes": [[1, 2], None], "none": {}}
     written = as_markdown(replace(made, origins=(replace(made.origins[0], evidence=evidence),)))
     for line in (
-        "- fit.epsilon: 1.0009e-05",
-        "- fit.rows: 18",
-        "- mode: thresholds",
-        "- shapes: &#91;&#91;1, 2&#93;, null&#93;",
-        "- none: {}",
+        "- `fit.epsilon`: 1.0009e-05",
+        "- `fit.rows`: 18",
+        "- `mode`: thresholds",
+        "- `shapes`: &#91;&#91;1, 2&#93;, null&#93;",
+        "- `none`: {}",
     ):
         assert f"{line}\n" in written
 

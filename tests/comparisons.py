@@ -176,8 +176,8 @@ def comparison(
             pairs["rel_l2"][r], sites["measured"][r], sites["allowed"][r] = np.nan, np.nan, np.nan
             pairs["nonfinite_target"][r] = pairs["nonfinite_differ"][r] = 2048
 
-    lone = [(name, "reference_call", "no call of the target has this site") for name in target_only]
-    lone += [(name, "target_call", "no call of the reference has this site") for name in reference_only]
+    lone = [(name, "reference_call", "no call of the reference has this site") for name in target_only]
+    lone += [(name, "target_call", "no call of the target has this site") for name in reference_only]
     for name, column, reason in lone:
         r = where[name]
         verdict[r] = Verdict.NOT_COMPARABLE

@@ -93,7 +93,7 @@ def curve(rows: Rows, *, step: int, buckets: int) -> Curve:
     target[bucket[order]] = tree.row[places[order]]
 
     difference = np.where(difference < 0, np.nan, difference)
-    if buckets > len(places):
+    if buckets > len(places) > 0:
         target, difference = _stretched(target, difference)
     low, high = _axis(difference, allowed)
     return Curve(
@@ -104,10 +104,10 @@ def curve(rows: Rows, *, step: int, buckets: int) -> Curve:
 
 
 def _stretched(target: Ints, difference: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
-    """Where there are more buckets than sites: each site reaches to the next one."""
-    at = np.where(target >= 0, np.arange(len(target)), -1)
-    at = np.maximum.accumulate(at)
-    return np.where(at >= 0, target[at], -1), np.where(at >= 0, difference[at], np.nan)
+    """Where there are more buckets than sites: each site reaches to the next one, the first one back to the axis."""
+    filled = np.flatnonzero(target >= 0)
+    at = filled[np.maximum(np.searchsorted(filled, np.arange(len(target)), side="right") - 1, 0)]
+    return target[at], difference[at]
 
 
 def _filled(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
     """Lines for line `index` of the table, each at most `width` cells; `most` bounds the lines of a statement and the values."""
     row = rows.row(index)
     if rows.is_fold(index):
-        return _fold(rows, index, width)
+        return [made.clipped(width) for made in _fold(rows, index, width)]
     place = int(rows.tree.place_of[row])
     sites, texts = rows.comparison.sites, rows.comparison.texts
     lines = [_name(rows, place, row, width)]
@@ -51,7 +51,7 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
     if end > place + 1:
         lines.append(_inside(rows, place + 1, end, width))
     lines += _values(rows, row, width, most)
-    return lines
+    return [made.clipped(width) for made in lines]
 
 
 def _known(value: float) -> float | None:

@@ -66,7 +66,7 @@ class Judged:
 
 def _rolled(own: NDArray[np.uint8], tree: Tree) -> NDArray[np.uint8]:
     """The maximum over each subtree; what is only counted beside (100 and above) never wins over a verdict."""
-    worst = own.copy()
+    worst: NDArray[np.uint8] = own.copy()
     inner = np.flatnonzero(tree.end > np.arange(len(tree)) + 1)
     ends = tree.end[inner]
     running = np.zeros(len(own) + 1, np.int64)

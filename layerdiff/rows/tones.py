@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.cells import cell_width
+from layerdiff.rows.cells import cell_width, shorten
 
 
 class Tone(Enum):
@@ -65,6 +65,19 @@ class Line:
     def width(self) -> int:
         """Terminal cells that it takes."""
         return sum(cell_width(segment.text) for segment in self.segments)
+
+    def clipped(self, cells: int) -> Line:
+        """The line in at most `cells` cells, with an ellipsis where something is left out."""
+        if self.width <= cells:
+            return self
+        kept: list[Segment] = []
+        for segment in self.segments:
+            room = cells - sum(cell_width(text) for text, _ in kept)
+            if cell_width(segment.text) >= room:
+                kept.append(Segment(shorten(segment.text + " " * room, room), segment.tone))
+                break
+            kept.append(segment)
+        return Line(tuple(kept))
 
 
 def line(*segments: Segment | tuple[str, Tone] | str) -> Line:

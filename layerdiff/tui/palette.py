@@ -1,13 +1,13 @@
 """Tones as colours, on a dark and on a light ground.
 
-Hues are chosen so that the nearest of 16 colours still tells them apart; no meaning hangs on a shade of
-grey or on a background, because those are the first to go on a poor terminal.
+No meaning hangs on a shade of grey or on a background, because those are the first to go on a poor
+terminal; where it has only 16 colours, a palette of those very 16 is used.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,6 +15,9 @@ from textual.strip import Strip
 from textual.theme import Theme
 
 from layerdiff.rows.tones import Line, Tone
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 
 class Ink(NamedTuple):
@@ -102,12 +105,74 @@ LIGHT: Final = Palette(
     over="#d9a04a",
     fault="#c4201d",
 )
-PALETTES: Final = {palette.name: palette for palette in (DARK, LIGHT)}
+
+_DARK_16: Final = Palette(
+    name="layerdiff-dark",
+    dark=True,
+    ground="#000000",
+    raised="#000000",
+    cursor="#0000aa",
+    cursor_idle="#555555",
+    inks={
+        Tone.PLAIN: Ink("#aaaaaa"),
+        Tone.DIM: Ink("#aaaaaa"),
+        Tone.FAINT: Ink("#555555"),
+        Tone.STRONG: Ink("#ffffff", True),
+        Tone.TITLE: Ink("#ffffff", True),
+        Tone.ACCENT: Ink("#55ffff", True),
+        Tone.REFERENCE: Ink("#55ffff"),
+        Tone.TARGET: Ink("#ff55ff"),
+        Tone.SAME: Ink("#00aaaa"),
+        Tone.WITHIN: Ink("#00aa00"),
+        Tone.INHERITED: Ink("#aa5500"),
+        Tone.NOTICE: Ink("#ffff55", True),
+        Tone.FAULT: Ink("#ff5555", True),
+        Tone.BROKEN: Ink("#ff55ff", True),
+        Tone.UNKNOWN: Ink("#aaaaaa"),
+    },
+    within="#00aa00",
+    explained="#555555",
+    over="#aa5500",
+    fault="#ff5555",
+)
+_LIGHT_16: Final = Palette(
+    name="layerdiff-light",
+    dark=False,
+    ground="#ffffff",
+    raised="#ffffff",
+    cursor="#55ffff",
+    cursor_idle="#aaaaaa",
+    inks={
+        Tone.PLAIN: Ink("#000000"),
+        Tone.DIM: Ink("#555555"),
+        Tone.FAINT: Ink("#aaaaaa"),
+        Tone.STRONG: Ink("#000000", True),
+        Tone.TITLE: Ink("#000000", True),
+        Tone.ACCENT: Ink("#0000aa", True),
+        Tone.REFERENCE: Ink("#0000aa"),
+        Tone.TARGET: Ink("#aa00aa"),
+        Tone.SAME: Ink("#00aaaa"),
+        Tone.WITHIN: Ink("#00aa00"),
+        Tone.INHERITED: Ink("#aa5500"),
+        Tone.NOTICE: Ink("#aa5500", True),
+        Tone.FAULT: Ink("#aa0000", True),
+        Tone.BROKEN: Ink("#aa00aa", True),
+        Tone.UNKNOWN: Ink("#555555"),
+    },
+    within="#00aa00",
+    explained="#aaaaaa",
+    over="#aa5500",
+    fault="#aa0000",
+)
+_RICH: Final = {palette.name: palette for palette in (DARK, LIGHT)}
+_POOR: Final = {palette.name: palette for palette in (_DARK_16, _LIGHT_16)}
+"""For terminals of 16 colours: those very colours, because the nearest to a soft hue is mostly a grey."""
 
 
-def palette_named(theme: str) -> Palette:
-    """The palette of a textual theme; other themes take the dark one."""
-    return PALETTES.get(theme, DARK)
+def palette_of(app: App[Any]) -> Palette:
+    """The palette of the app's theme on its terminal; other themes take the dark one."""
+    poor = app.console.color_system in ("standard", "windows")
+    return _POOR.get(app.theme, _DARK_16) if poor else _RICH.get(app.theme, DARK)
 
 
 def theme_of(palette: Palette) -> Theme:

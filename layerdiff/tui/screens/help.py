@@ -33,7 +33,7 @@ def help_lines() -> list[Line]:
         line(),
         line(("Columns", Tone.TITLE)),
         line(("  rel L2      ", Tone.STRONG), "|target - reference| / |reference| of the outputs; ~ from statistics; - unknown"),
-        line(("  of allowed  ", Tone.STRONG), "measured over allowed by the profile, the worst of the call and of all inside; over 1× needs a reason"),
+        line(("  of allowed  ", Tone.STRONG), "measured over allowed, the worst of the call and of all inside; over 1× needs a reason"),
         line(("  verdict     ", Tone.STRONG), "the worst of the call and all calls inside it"),
         line(),
         line(("Verdicts, from harmless to worst", Tone.TITLE)),

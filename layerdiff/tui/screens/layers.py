@@ -177,7 +177,7 @@ class LayersScreen(Screen[None]):
 
     def _begin(self, comparison: Comparison) -> None:
         self.comparison = comparison
-        self.rows = Rows(comparison, width=max(10, self.size.width - 3))
+        self.rows = Rows(comparison, width=max(10, self.app.size.width - 2))
         self._profiles = list(dict.fromkeys([str(comparison.profile.get("name", "strict")), "strict", "relaxed"]))
         origins = self.rows.origin_rows()
         self._touched = bool(origins)
@@ -223,7 +223,7 @@ class LayersScreen(Screen[None]):
         """Everything around table and curve."""
         if self.rows is None or self.comparison is None:
             return
-        width = self.size.width
+        width = self.app.size.width
         pending = self._comparing is not None
         said = answer(self.comparison, pending=pending)
         self.query_one(Head).show([title(self.comparison, width), Line((Segment(" "), *said.segments))])
@@ -244,7 +244,7 @@ class LayersScreen(Screen[None]):
         index = min(self.table.cursor, len(rows) - 1)
         self.curve.follow(rows, *rows.span(index))
         if pane.display:
-            pane.show(self._fitted(detail(rows, index, max(20, self.size.width - 2), most=2), pane.size.height))
+            pane.show(self._fitted(detail(rows, index, max(20, self.app.size.width - 2), most=2), pane.size.height))
 
     def _fitted(self, lines: list[Line], height: int) -> Sequence[Line]:
         if len(lines) <= height or height < 1:

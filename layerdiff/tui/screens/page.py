@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from layerdiff.rows.cells import cell_width, wrap
 from layerdiff.rows.tones import Line, Segment, Tone, line
-from layerdiff.tui.palette import palette_named, strip_of
+from layerdiff.tui.palette import palette_of, strip_of
 from layerdiff.tui.widgets.lines import LinesView
 
 
@@ -45,7 +45,7 @@ class PageText(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the text."""
-        palette, index = palette_named(self.app.theme), y + int(self.scroll_offset.y)
+        palette, index = palette_of(self.app), y + int(self.scroll_offset.y)
         shown = self._lines[index] if index < len(self._lines) else Line()
         return strip_of(Line((Segment("  "), *shown.segments)), palette, palette.raised, self.size.width)
 

@@ -8,7 +8,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from layerdiff.rows.tones import Line, Segment
-from layerdiff.tui.palette import Palette, palette_named, strip_of
+from layerdiff.tui.palette import Palette, palette_of, strip_of
 
 
 class LinesView(Widget):
@@ -26,7 +26,7 @@ class LinesView(Widget):
     @property
     def palette(self) -> Palette:
         """The colours of the present theme."""
-        return palette_named(self.app.theme)
+        return palette_of(self.app)
 
     @property
     def ground(self) -> str:
@@ -45,4 +45,4 @@ class LinesView(Widget):
         line = self.lines[y] if y < len(self.lines) else Line()
         if self.indent:
             line = Line((Segment(" " * self.indent), *line.segments))
-        return strip_of(line, self.palette, self.ground, width)
+        return strip_of(line.clipped(width), self.palette, self.ground, width)

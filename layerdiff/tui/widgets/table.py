@@ -20,7 +20,7 @@ from textual.strip import Strip
 
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
-from layerdiff.tui.palette import palette_named, strip_of, tone_style
+from layerdiff.tui.palette import palette_of, strip_of, tone_style
 
 _GUTTER = 2
 """Cells before a line: the mark of the cursor."""
@@ -33,6 +33,7 @@ class SiteTable(ScrollView, can_focus=True):
     SiteTable {
         height: 1fr;
         scrollbar-size: 1 1;
+        scrollbar-gutter: stable;
         overflow-x: hidden;
         overflow-y: auto;
         background: $background;
@@ -77,11 +78,8 @@ class SiteTable(ScrollView, can_focus=True):
         self._strips.clear()
         if self.rows is None:
             return
-        self.rows.width = max(10, self.size.width - _GUTTER - 1)
-        count = len(self.rows)
-        self.virtual_size = Size(self.size.width, count)
-        self.cursor = min(max(0, cursor), max(0, count - 1))
-        self._into_view()
+        self.cursor = min(max(0, cursor), max(0, len(self.rows) - 1))
+        self._lay_out()
         self.refresh()
         self.post_message(self.Moved(self.cursor))
 
@@ -92,11 +90,15 @@ class SiteTable(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Share the new width among the columns."""
-        if self.rows is not None:
-            self.rows.width = max(10, event.size.width - _GUTTER - 1)
-            self.virtual_size = Size(event.size.width, len(self.rows))
-            self._into_view()
+        self._lay_out()
         self.repaint()
+
+    def _lay_out(self) -> None:
+        """Nothing is laid out, and so nothing drawn, before the first size is known: lines are drawn once."""
+        if self.rows is not None and self.size.width:
+            self.rows.width = max(10, self.size.width - _GUTTER)
+            self.virtual_size = Size(self.size.width, len(self.rows))
+            self._into_view()
 
     def _into_view(self) -> None:
         height = max(1, self.size.height)
@@ -155,7 +157,7 @@ class SiteTable(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """The line at `y` of the screen."""
-        palette, width = palette_named(self.app.theme), self.size.width
+        palette, width = palette_of(self.app), self.size.width
         index = y + int(self.scroll_offset.y)
         if self.rows is None or index >= len(self.rows):
             text = self.nothing if index == 0 else Line()

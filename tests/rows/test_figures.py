@@ -1,0 +1,52 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS, amount, count, exact, figure, ratio, size, span
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "-"), (0.0, "0"), (0.0241, "2.41e-2"), (3.1e-7, "3.10e-7"), (1.0, "1.00e0"), (9.999e9, "1.00e10"),
+        (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (4.9e-324, "4.94e-324"),
+    ],
+)  # fmt: skip
+def test_figure(value: float | None, expected: str) -> None:
+    assert figure(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "-"), (0.0, "0×"), (0.566, "0.566×"), (0.9999, "1.000×"), (1.0, "1.00×"), (4.1, "4.10×"), (41.27, "41.3×"), (412.7, "413×"),
+        (999.4, "999×"), (999.6, "1.0e3×"), (4127.0, "4.1e3×"), (1.2e-5, "1.2e-5×"), (math.inf, "inf×"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_ratio(value: float | None, expected: str) -> None:
+    assert ratio(value) == expected
+
+
+@pytest.mark.parametrize("exponent", range(-99, 100))
+def test_every_figure_fits_its_column(exponent: int) -> None:
+    assert len(figure(9.87654 * 10.0**exponent)) <= FIGURE_CELLS
+    assert len(ratio(9.87654 * 10.0**exponent)) <= RATIO_CELLS
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (0.0, "0"), (0.012, "0.012"), (0.03089023456, "0.03089023"), (1e-5, "1e-5"), (1.2345678e10, "1.234568e10")],
+)
+def test_exact(value: float | None, expected: str) -> None:
+    assert exact(value) == expected
+
+
+def test_whole_numbers_sizes_and_spans() -> None:
+    assert [count(9999), count(10_000), count(1_234_567)] == ["9999", "10,000", "1,234,567"]
+    assert [amount(1, "origin"), amount(0, "origin"), amount(2, "is", "are")] == ["1 origin", "0 origins", "2 are"]
+    assert [size(999), size(1000), size(2.1e9), size(412e6)] == ["999 B", "1 kB", "2.1 GB", "412 MB"]
+    assert [span(8.4), span(200), span(7800)] == ["8 s", "3 min 20 s", "2 h 10 min"]

@@ -24,10 +24,8 @@ def pair_modules(sides: Both[NamedCalls], slots: Slots) -> tuple[Rows, Rows]:
     )
     number = Both(sides.reference.number[rows.reference], sides.target.number[rows.target])
     slot = Both(slots.slot.reference[rows.reference], slots.slot.target[rows.target])
-    recorded = Both(
-        np.asarray(sides.reference.calls.occurrence, np.int64)[rows.reference],
-        np.asarray(sides.target.calls.occurrence, np.int64)[rows.target],
-    )
+    occurrences = sides.map(lambda side: np.asarray(side.calls.occurrence, np.int64))
+    recorded = Both(occurrences.reference[rows.reference], occurrences.target[rows.target])
     group = codes([number, slot])
     occurrence = _occurrences(group, recorded)
     ours, theirs = match(codes([number, slot, occurrence]))

@@ -62,7 +62,7 @@ def propose(sides: Both[NamedCalls]) -> tuple[RenameRule, ...]:
 
 def _templates(named: NamedCalls) -> dict[str, _Template]:
     rows = np.flatnonzero(named.is_module & ~named.dropped)
-    numbers, first, counts = np.unique(named.number[rows], return_index=True, return_counts=True)
+    _, first, counts = np.unique(named.number[rows], return_index=True, return_counts=True)
     found: dict[str, _Template] = {}
     for row, calls in sorted(zip(rows[first].tolist(), counts.tolist(), strict=True)):
         site = named.names[row]

@@ -1,13 +1,13 @@
 """The calls of both runs under the names by which they are compared: wrappers stripped, rename rules applied.
 
 A wrapper call whose inner call now has its site is dropped, and the inner call takes its place. An
-operator follows its module's new name unless a rule speaks of the operator's own site.
+operator follows its module's new name unless a rule speaks of the operator's own site. Work is done
+once a distinct site: a run has a million calls, and often as many sites.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.alignment import Calls
 from layerdiff.align.rename import Renamer
-from layerdiff.align.wrappers import mentions_wrapper, stripped_paths
+from layerdiff.align.wrappers import WRAPPERS, mentions_wrapper, stripped_paths
 from layerdiff.sides import Both
 from layerdiff.trace.schema import ABSENT, CallKind
 
@@ -41,113 +41,126 @@ class NamedCalls:
     """The enclosing module call that is not dropped, -1 for none."""
 
 
+@dataclass(frozen=True)
+class _Sites:
+    """The distinct sites of one run."""
+
+    calls: Calls
+    texts: list[str]
+    of_call: Rows
+    """Index into `texts`, one entry a call."""
+    is_module: Flags
+    """One entry a call."""
+    of_module: list[bool]
+    """Whether a site is a module's; one entry a site."""
+
+    def path(self, site: int, text: str) -> str:
+        """The module path of a site: all of it for a module's, what stands before the last slash for an operator's."""
+        return text if self.of_module[site] else text.rpartition("/")[0]
+
+
 def name_calls(calls: Both[Calls], renamer: Renamer) -> tuple[Both[NamedCalls], tuple[str, ...]]:
     """Both runs under the names by which they are compared, and what was stripped or renamed, in words."""
-    is_module = calls.map(lambda side: np.asarray(side.kind) == CallKind.MODULE)
-    stripped, remarks = _stripped(calls, is_module)
-    own = Both(dict(stripped.reference), _renamed(stripped.target, set(_sites(calls.target, is_module.target)), renamer))
+    sites = calls.map(_distinct)
+    stripped, remarks = _stripped(sites)
+    compared = Both(stripped.reference, _renamed(sites.target, stripped.target, renamer))
     numbers: dict[str, int] = {}
-    return (
-        Both(
-            _named(calls.reference, stripped.reference, own.reference, is_module.reference, numbers),
-            _named(calls.target, stripped.target, own.target, is_module.target, numbers),
-        ),
-        (*remarks, *renamer.remarks()),
-    )
+    named = [_named(side, before, after, numbers) for side, before, after in zip(sites, stripped, compared, strict=True)]
+    return Both(*named), (*remarks, *renamer.remarks())
 
 
-def _sites(calls: Calls, chosen: Flags) -> Iterable[str]:
-    return (calls.site[call] for call in np.flatnonzero(chosen).tolist())
+def _distinct(calls: Calls) -> _Sites:
+    numbers: dict[str, int] = {}
+    of_call = np.fromiter((numbers.setdefault(site, len(numbers)) for site in calls.site), np.int64, len(calls.site))
+    is_module = np.asarray(calls.kind) == CallKind.MODULE
+    of_module = np.zeros(len(numbers), bool)
+    of_module[of_call[is_module]] = True
+    return _Sites(calls, list(numbers), of_call, is_module, of_module.tolist())
 
 
-def _stripped(calls: Both[Calls], is_module: Both[Flags]) -> tuple[Both[dict[str, str]], list[str]]:
-    """Stripped site by recorded site."""
-    distinct = calls.map(lambda side: dict.fromkeys(side.site))
-    if not any(mentions_wrapper(site.rpartition("/")[0] or site) or mentions_wrapper(site) for side in distinct for site in side):
-        return distinct.map(lambda side: {site: site for site in side}), []
-    modules = Both(set(_sites(calls.reference, is_module.reference)), set(_sites(calls.target, is_module.target)))
-    paths = Both(_paths(distinct.reference, modules.reference), _paths(distinct.target, modules.target))
-    types = Both(_types(calls.reference, is_module.reference), _types(calls.target, is_module.target))
-    known = Both(*({path: own.get(path) for path in (*side.values(), *own)} for side, own in zip(paths, types, strict=True)))
-    found = stripped_paths(known)
-    remarks = [
-        _remark(side, name)
-        for side, name in ((found.reference, "reference"), (found.target, "target"))
-        if any(p != n for p, n in side.items())
-    ]
-    return Both(*(_with_paths(side, own) for side, own in zip(paths, found, strict=True))), remarks
+def _stripped(sites: Both[_Sites]) -> tuple[Both[list[str]], list[str]]:
+    """The sites without wrappers, in the order of `texts`, and what was stripped, in words."""
+    if not any(mentions_wrapper(text) for side in sites for text in side.texts):
+        return sites.map(lambda side: side.texts), []
+    found = stripped_paths(sites.map(_types))
+    remarks = [_remark(paths, name) for paths, name in ((found.reference, "reference"), (found.target, "target"))]
+    texts = [[_replaced(side, site, text, paths) for site, text in enumerate(side.texts)] for side, paths in zip(sites, found, strict=True)]
+    return Both(*texts), [remark for remark in remarks if remark]
 
 
-def _paths(sites: Iterable[str], modules: set[str]) -> dict[str, str]:
-    """The module path of each site: all of it for a module's, what stands before the last slash for an operator's."""
-    return {site: site if site in modules else site.rpartition("/")[0] for site in sites}
-
-
-def _types(calls: Calls, is_module: Flags) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for call in np.flatnonzero(is_module).tolist():
-        found.setdefault(calls.site[call], calls.type[call])
+def _types(sites: _Sites) -> Mapping[str, str | None]:
+    """Class name by module path, None where no call of it was recorded."""
+    found: dict[str, str | None] = {sites.path(site, text): None for site, text in enumerate(sites.texts) if not sites.of_module[site]}
+    modules = np.flatnonzero(sites.is_module)
+    first = modules[np.unique(sites.of_call[modules], return_index=True)[1]]
+    found.update((sites.calls.site[call], sites.calls.type[call]) for call in first.tolist())
     return found
 
 
-def _with_paths(paths: Mapping[str, str], stripped: Mapping[str, str]) -> dict[str, str]:
-    return {site: site if path == stripped[path] else stripped[path] + site[len(path) :] for site, path in paths.items()}
+def _replaced(sites: _Sites, site: int, text: str, stripped: Mapping[str, str]) -> str:
+    path = sites.path(site, text)
+    name = stripped[path]
+    return text if name == path else name + text[len(path) :]
 
 
 def _remark(stripped: Mapping[str, str], side: str) -> str:
-    parts: Counter[str] = Counter()
-    for path, name in stripped.items():
-        if path != name:
-            parts.update((Counter(path.split(".")) - Counter(name.split("."))).keys())
-    named = ", ".join(f"`{part}.`" for part, _ in parts.most_common())
-    count = sum(path != name for path, name in stripped.items())
-    return f"the wrapper prefix {named} was stripped from {count} module {'path' if count == 1 else 'paths'} of the {side}"
+    changed = [(path, name) for path, name in stripped.items() if path is not name and path != name]
+    if not changed:
+        return ""
+    parts = [part for part in WRAPPERS if any(part in path and _has_more(part, path, name) for path, name in changed)]
+    named = ", ".join(f"`{part}.`" for part in parts)
+    count = f"{len(changed)} module {'path' if len(changed) == 1 else 'paths'}"
+    return f"the wrapper prefix {named} was stripped from {count} of the {side}"
 
 
-def _renamed(stripped: Mapping[str, str], modules: set[str], renamer: Renamer) -> dict[str, str]:
-    """Compared site by recorded site of the target."""
+def _has_more(part: str, path: str, name: str) -> bool:
+    return path.split(".").count(part) > name.split(".").count(part)
+
+
+def _renamed(sites: _Sites, stripped: list[str], renamer: Renamer) -> list[str]:
+    """The stripped sites of the target under the reference's names."""
     if not renamer.renamed:
-        return dict(stripped)
-    new: dict[str, str] = {}
-    of_module: dict[str, str] = {}
-    for site, name in stripped.items():
+        return stripped
+    found: list[str] = []
+    of_path: dict[str, str] = {}
+    for site, name in enumerate(stripped):
         renamed = renamer.rename(name)
-        if renamed == name and site not in modules:
+        if renamed == name and not sites.of_module[site]:
             path = name.rpartition("/")[0]
-            if path not in of_module:
-                of_module[path] = renamer.rename(path)
-            renamed = of_module[path] + name[len(path) :]
-        new[site] = renamed
-    return new
+            if path not in of_path:
+                of_path[path] = renamer.rename(path)
+            renamed = of_path[path] + name[len(path) :]
+        found.append(renamed)
+    return found
 
 
-def _named(calls: Calls, stripped: Mapping[str, str], own: Mapping[str, str], is_module: Flags, numbers: dict[str, int]) -> NamedCalls:
-    for name in own.values():
-        numbers.setdefault(name, len(numbers))
-    of_site = {site: numbers[name] for site, name in own.items()}
-    names = [own[site] for site in calls.site]
-    number = np.fromiter(map(of_site.__getitem__, calls.site), np.int64, len(names))
+def _named(sites: _Sites, stripped: list[str], compared: list[str], numbers: dict[str, int]) -> NamedCalls:
+    calls, is_module = sites.calls, sites.is_module
+    own = np.fromiter((numbers.setdefault(name, len(numbers)) for name in compared), np.int64, len(compared))
+    number = own[sites.of_call]
+    names = calls.site if compared is sites.texts else [compared[site] for site in sites.of_call.tolist()]
     parent = np.asarray(calls.parent, np.int64)
     dropped = np.zeros(len(names), bool)
-    if any(site != name for site, name in stripped.items()):
-        inside = np.flatnonzero(is_module & (parent >= 0))
-        # The same site on both ends of the edge, of paths that were different: a wrapper around its module.
-        wraps = [
-            int(parent[c])
-            for c in inside[number[inside] == number[parent[inside]]].tolist()
-            if calls.site[c] != calls.site[int(parent[c])]
-            and stripped[calls.site[c]] == stripped[calls.site[int(parent[c])]]
-            and is_module[int(parent[c])]
-        ]
-        dropped[wraps] = True
-    return NamedCalls(
-        calls, names, number, is_module, dropped, climb(parent, parent, ~dropped), climb(parent, parent, ~dropped & is_module)
-    )
+    if stripped is not sites.texts:
+        dropped[_wrapping(sites, stripped, parent)] = True
+    owner = climb(parent, parent, ~dropped & is_module)
+    return NamedCalls(calls, names, number, is_module, dropped, climb(parent, parent, ~dropped) if dropped.any() else parent, owner)
+
+
+def _wrapping(sites: _Sites, stripped: list[str], parent: Rows) -> Rows:
+    """Module calls around a module call that has the same site once wrappers are stripped, and had not before."""
+    numbers: dict[str, int] = {}
+    number = np.fromiter((numbers.setdefault(name, len(numbers)) for name in stripped), np.int64, len(stripped))[sites.of_call]
+    inner = np.flatnonzero(sites.is_module & (parent >= 0))
+    outer = parent[inner]
+    wraps = sites.is_module[outer] & (number[inner] == number[outer]) & (sites.of_call[inner] != sites.of_call[outer])
+    found: Rows = outer[wraps]
+    return found
 
 
 def climb(start: Rows, parent: Rows, stop: NDArray[Any]) -> Rows:
     """The first call of each chain of parents at which `stop` holds, -1 for none. Shape as `start`."""
-    found = start.copy()
+    found: Rows = start.copy()
     moving = np.flatnonzero(found >= 0)
     moving = moving[~stop[found[moving]]]
     while moving.size:

@@ -1,8 +1,8 @@
 """Wrappers: modules that only hold the model (compiled, checkpointed, sharded, data-parallel), stripped from sites.
 
 `_orig_mod` and its like are reserved names and always wrappers. `module` is also a name that people
-give to submodules, so it is a wrapper only where the class says so, or where the other run has the
-same module without it.
+give to submodules, so it is a wrapper only where the class of its holder says so, or where the other
+run has the same module without it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,17 @@ from layerdiff.sides import Both
 
 RESERVED: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 MODULE: Final = "module"
+WRAPPERS: Final = (*sorted(RESERVED), MODULE)
 _HOLDERS: Final = frozenset(
     {
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "DeepSpeedEngine",
-        "Float16Module",
-        "OptimizedModule",
-        "AveragedModel",
+        *("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"),
+        *("Float16Module", "OptimizedModule", "AveragedModel"),
     }
 )
 """Classes whose one submodule `module` is the model."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Node:
     path: str
     children: dict[str, _Node] = field(default_factory=dict)
@@ -41,7 +37,31 @@ def stripped_paths(types: Both[Mapping[str, str | None]]) -> Both[dict[str, str]
     Args:
         types: class name by module path as recorded; '' is the root.
     """
+    unreserved = types.map(lambda side: {path: _without_reserved(path) for path in side})
+    if not any("module" in name and MODULE in name.split(".") for side in unreserved for name in side.values()):
+        return unreserved
+    inner: list[dict[str, str | None]] = []
+    for own, names in zip(types, unreserved, strict=True):  # of a wrapper and its module, the module's class is wanted: its path is longer
+        by_length = sorted(own, key=len)
+        inner.append({names[path]: own[path] for path in by_length})
+    found = _without_module(Both(inner[0], inner[1]))
+    return Both(
+        {path: found.reference[name] for path, name in unreserved.reference.items()},
+        {path: found.target[name] for path, name in unreserved.target.items()},
+    )
+
+
+def _without_reserved(path: str) -> str:
+    if "_mod" not in path and "_fsdp" not in path:
+        return path
+    parts = path.split(".")
+    return path if RESERVED.isdisjoint(parts) else ".".join(part for part in parts if part not in RESERVED)
+
+
+def _without_module(types: Both[dict[str, str | None]]) -> Both[dict[str, str]]:
+    """For every path, the path without those components `module` that are a wrapper's: both trees, walked side by side."""
     trees = types.map(_tree)
+    swapped = Both(types.target, types.reference)
     found: Both[dict[str, str]] = Both({}, {})
     waiting: list[tuple[_Node | None, _Node | None, str]] = [(trees.reference, trees.target, "")]
     while waiting:
@@ -51,23 +71,25 @@ def stripped_paths(types: Both[Mapping[str, str | None]]) -> Both[dict[str, str]
                 found.reference[reference.path] = name
             if target is not None:
                 found.target[target.path] = name
-            inner = Both(_held(reference, target, types), _held(target, reference, Both(types.target, types.reference)))
-            if inner.reference is reference and inner.target is target:
+            ours, theirs = _held(reference, target, types), _held(target, reference, swapped)
+            if ours is reference and theirs is target:
                 break
-            for node, held, side in ((reference, inner.reference, 0), (target, inner.target, 1)):
-                for part, beside in node.children.items() if node is not None and held is not node else ():
-                    if beside is not held:
-                        waiting.append((None, beside, _join(name, part)) if side else (beside, None, _join(name, part)))
-            reference, target = inner.reference, inner.target
-        ours, theirs = (node.children if node is not None else {} for node in (reference, target))
-        waiting.extend((ours.get(part), theirs.get(part), _join(name, part)) for part in {**ours, **theirs})
+            if reference is not None and ours is not reference:
+                waiting.extend((node, None, _join(name, part)) for part, node in reference.children.items() if node is not ours)
+            if target is not None and theirs is not target:
+                waiting.extend((None, node, _join(name, part)) for part, node in target.children.items() if node is not theirs)
+            reference, target = ours, theirs
+        inside = [node.children if node is not None else {} for node in (reference, target)]
+        waiting.extend((inside[0].get(part), inside[1].get(part), _join(name, part)) for part in {**inside[0], **inside[1]})
     return found
 
 
-def mentions_wrapper(path: str) -> bool:
-    """Whether a component of the path may be a wrapper's."""
-    parts = path.split(".")
-    return MODULE in parts or not RESERVED.isdisjoint(parts)
+def mentions_wrapper(site: str) -> bool:
+    """Whether a component of the site's path may be a wrapper's."""
+    if "_mod" not in site and "module" not in site:
+        return False
+    parts = site.replace("/", ".").split(".")
+    return any(part in parts for part in WRAPPERS)
 
 
 def _join(path: str, part: str) -> str:
@@ -76,31 +98,33 @@ def _join(path: str, part: str) -> str:
 
 def _tree(paths: Mapping[str, str | None]) -> _Node:
     root = _Node("")
+    nodes = {"": root}
     for path in paths:
-        node = root
-        for part in path.split(".") if path else ():
-            inside = node.children.get(part)
-            if inside is None:
-                inside = node.children[part] = _Node(_join(node.path, part))
+        missing: list[str] = []
+        known = path
+        while known not in nodes:
+            known, _, part = known.rpartition(".")
+            missing.append(part)
+        node = nodes[known]
+        for part in reversed(missing):
+            inside = node.children[part] = nodes[_join(node.path, part)] = _Node(_join(node.path, part))
             node = inside
     return root
 
 
-def _held(node: _Node | None, other: _Node | None, types: Both[Mapping[str, str | None]]) -> _Node | None:
+def _held(node: _Node | None, other: _Node | None, types: Both[dict[str, str | None]]) -> _Node | None:
     """The module that `node` wraps, or `node` itself. `types`: of the node's own run first."""
-    if node is None:
-        return None
-    alone = len(node.children) == 1
-    for part, inner in node.children.items() if alone else ():
-        if part in RESERVED or (part == MODULE and types.reference.get(node.path) in _HOLDERS):
-            return inner
-    inner_module = node.children.get(MODULE)
-    if inner_module is None or other is None:
+    inner = node.children.get(MODULE) if node is not None else None
+    if node is None or inner is None:
         return node
-    return inner_module if _resembles(inner_module, other, types) > _resembles(node, other, types) else node
+    if len(node.children) == 1 and types.reference.get(node.path) in _HOLDERS:
+        return inner
+    if other is None:
+        return node
+    return inner if _resembles(inner, other, types) > _resembles(node, other, types) else node
 
 
-def _resembles(node: _Node, other: _Node, types: Both[Mapping[str, str | None]]) -> tuple[int, int, int]:
+def _resembles(node: _Node, other: _Node, types: Both[dict[str, str | None]]) -> tuple[int, int, int]:
     """How much `node` looks like the module `other` of the other run: children in common, class, children that the other lacks."""
     common = len(node.children.keys() & other.children.keys())
     kind = types.reference.get(node.path)

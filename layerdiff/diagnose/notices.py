@@ -133,12 +133,26 @@ def _inputs(evidence: Evidence) -> Iterator[Notice]:
 def _is_state(evidence: Evidence, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Per pair: root inputs that are state of the run itself, such as a cache: held by an object, not handed in as tensors."""
     state = np.zeros(len(chosen), bool)
+    held: dict[int, set[str]] = {}
     for pair in np.flatnonzero(chosen).tolist():
         row = int(evidence.pairs["site"][pair])
-        objects = evidence.detail("target", row).get("objects")
-        position = evidence.texts[int(evidence.pairs["position"][pair])] or ""
-        state[pair] = isinstance(objects, list) and any(isinstance(name, str) and position.startswith(name) for name in objects)
+        if row not in held:
+            held[row] = set(_held_by_objects(evidence.detail("target", row).get("arguments"), inside=False))
+        state[pair] = evidence.texts[int(evidence.pairs["position"][pair])] in held[row]
     return state
+
+
+def _held_by_objects(picture: Any, *, inside: bool) -> Iterator[str]:
+    """Positions of the tensors that a recorded picture of arguments shows inside objects."""
+    if isinstance(picture, dict):
+        inside = inside or "object" in picture
+        if inside and isinstance(picture.get("tensor"), str):
+            yield picture["tensor"]
+        for part in picture.values():
+            yield from _held_by_objects(part, inside=inside)
+    elif isinstance(picture, list):
+        for part in picture:
+            yield from _held_by_objects(part, inside=inside)
 
 
 def _roundoff(evidence: Evidence, pair: int) -> float:

@@ -48,7 +48,7 @@ def _origin(evidence: Evidence, row: int, rows: list[int]) -> Origin:
         site=texts[int(sites["site"][row])] or "",
         verdict=verdict,
         value="out" if handed is not None else evidence.position(row) or "out",
-        statement=evidence.statement(row, verdict),
+        statement=evidence.statement(row, verdict) + "".join(f"; {name} is {t}, reference {r}" for name, (r, t) in changed.items()),
         measured=_number(sites["measured"][row]),
         allowed=_number(sites["allowed"][row]),
         rule=texts[int(sites["rule"][row])] or "",

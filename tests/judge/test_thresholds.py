@@ -1,0 +1,211 @@
+"""Each rule of the threshold judge on numbers written by hand. u is 2^-24 for float32 and 2^-8 for bfloat16."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerdiff.judge.profile import Profile, Threshold, load_profile
+from layerdiff.judge.tables import Source, Verdict
+from layerdiff.trace.schema import Role
+from tests.judge.judging import Tables, one_module
+
+U32, U16 = 2.0**-24, 2.0**-8
+
+
+def verdict(tables: Tables, row: int = 0, profile: Profile | None = None) -> Verdict:
+    return Verdict(int(tables.judge(profile).verdict[row]))
+
+
+@pytest.mark.parametrize(
+    ("type", "dtype", "limit"),
+    [
+        ("LlamaRMSNorm", "float32", 18 * U32),
+        ("Linear", "float32", 66 * U32),
+        ("SiLUActivation", "float32", 10 * U32),
+        ("Linear", "bfloat16", 2 * U16 + 64 * U32),
+        ("Embedding", "bfloat16", 2 * U16),
+        ("Linear", "float16", 2 * 2.0**-11 + 64 * U32),
+        ("Linear", "float64", 66 * 2.0**-53),
+    ],
+)
+def test_what_a_module_may_add_on_equal_inputs(type: str, dtype: str, limit: float) -> None:
+    assert verdict(one_module(type, None, 0.99 * limit, dtype=dtype)) == Verdict.ORDER_CONSISTENT
+    assert verdict(one_module(type, None, 1.01 * limit, dtype=dtype)) == Verdict.UNEXPLAINED
+    judged = one_module(type, None, 1.01 * limit, dtype=dtype).judge()
+    assert judged.allowed[0] == pytest.approx(limit, rel=1e-12)
+    assert judged.measured[0] == 1.01 * limit
+
+
+def test_the_coarser_dtype_of_the_two_counts() -> None:
+    assert verdict(one_module("Linear", None, U16, dtype="float32", target_dtype="bfloat16")) == Verdict.ORDER_CONSISTENT
+    assert verdict(one_module("Linear", None, U16, dtype="float32")) == Verdict.UNEXPLAINED
+
+
+def test_what_came_in_may_be_magnified_by_the_gain_of_the_class() -> None:
+    came = 1e-4
+    assert verdict(one_module("Linear", came, 7.9 * came)) == Verdict.INHERITED
+    assert verdict(one_module("Linear", came, 8.1 * came + 66 * U32)) == Verdict.UNEXPLAINED
+
+
+def test_equal_bits_are_identical_whatever_came_in() -> None:
+    assert verdict(one_module("Linear", None, None)) == Verdict.IDENTICAL
+    assert verdict(one_module("Linear", 0.1, None)) == Verdict.IDENTICAL
+
+
+def test_one_wrong_row_shows_in_the_largest_element_alone() -> None:
+    tables = one_module("Linear", None, 1e-6, max_abs=0.5, max_reference=1.0)
+    judged = tables.judge()
+    assert Verdict(int(judged.verdict[0])) == Verdict.UNEXPLAINED
+    assert judged.measured[0] == 0.5
+    assert judged.allowed[0] == pytest.approx(4 * 66 * U32)
+    assert tables.texts[int(judged.rule[0])] == "threshold: largest element error, linear, float32"
+
+
+def test_a_new_nan_is_broken_and_one_that_came_in_is_not() -> None:
+    nan = {"nonfinite_target": 3, "nonfinite_differ": 3}
+    assert verdict(one_module("Linear", None, 0.0, **nan)) == Verdict.BROKEN
+    tables = Tables()
+    row = tables.site("m", "Linear")
+    tables.pair(row, Role.INPUT, 0.0, **nan)
+    tables.pair(row, Role.OUTPUT, 0.0, **nan)
+    assert verdict(tables) == Verdict.INHERITED
+
+
+def test_finite_where_the_reference_is_not_is_unexplained() -> None:
+    assert verdict(one_module("Linear", None, 0.0, nonfinite_reference=3, nonfinite_differ=3)) == Verdict.UNEXPLAINED
+
+
+def test_integers_decided_from_floats_flip_and_excuse_what_follows() -> None:
+    tables = Tables()
+    top = tables.site("", "Moe")
+    tables.pair(top, Role.INPUT, 1e-3, dtype="bfloat16")
+    router = tables.site("router", "Router", top)
+    tables.pair(router, Role.INPUT, 1e-3, dtype="bfloat16")
+    tables.pair(router, Role.OUTPUT, 0.0, dtype="int64", mismatched=2)
+    experts = tables.site("experts", "Experts", top)
+    tables.pair(experts, Role.INPUT, 0.0, dtype="int64", mismatched=2)
+    tables.pair(experts, Role.OUTPUT, 0.9, dtype="bfloat16")
+    assert [verdict(tables, row) for row in (router, experts)] == [Verdict.FLIP, Verdict.INHERITED]
+
+
+def test_integers_made_from_equal_integers_have_no_excuse() -> None:
+    tables = Tables()
+    row = tables.site("positions", "Positions")
+    tables.pair(row, Role.INPUT, None, dtype="int64")
+    tables.pair(row, Role.OUTPUT, 0.0, dtype="int64", mismatched=1)
+    assert verdict(tables) == Verdict.UNEXPLAINED
+
+
+def test_a_mask_that_differs_while_floats_agree_is_the_fault_of_who_made_it() -> None:
+    tables = Tables()
+    top = tables.site("", "Model")
+    tables.pair(top, Role.INPUT, None, dtype="int64")
+    embedding = tables.site("embed", "Embedding", top)
+    tables.pair(embedding, Role.OUTPUT, 1e-3, dtype="bfloat16")
+    layer = tables.site("layer", "Layer", top)
+    tables.pair(layer, Role.INPUT, 0.0, dtype="bool", mismatched=5)
+    tables.pair(layer, Role.OUTPUT, 0.5, dtype="bfloat16")
+    assert [verdict(tables, row) for row in (top, embedding, layer)] == [Verdict.UNEXPLAINED, Verdict.ORDER_CONSISTENT, Verdict.INHERITED]
+
+
+class TestRegions:
+    """A root with children a, b: b's input is what the root's own glue makes of a's output."""
+
+    def tables(self, *, out_a: float | None, into_b: float | None, out_b: float | None, out: float | None) -> Tables:
+        tables = Tables()
+        top = tables.site("", "Model")
+        tables.pair(top, Role.INPUT, None)
+        for name, into, returned in (("a", None, out_a), ("b", into_b, out_b)):
+            row = tables.site(name, "Linear", top)
+            tables.pair(row, Role.INPUT, into)
+            tables.pair(row, Role.OUTPUT, returned)
+        tables.pair(top, Role.OUTPUT, out)
+        return tables
+
+    def test_a_faulty_child_is_the_only_origin(self) -> None:
+        tables = self.tables(out_a=0.1, into_b=0.1, out_b=0.1, out=0.1)
+        assert [verdict(tables, row) for row in range(3)] == [Verdict.INHERITED, Verdict.UNEXPLAINED, Verdict.INHERITED]
+
+    def test_a_second_fault_behind_a_small_first_is_found(self) -> None:
+        tables = self.tables(out_a=1e-4, into_b=1e-4, out_b=0.1, out=0.1)
+        assert [verdict(tables, row) for row in range(3)] == [Verdict.INHERITED, Verdict.UNEXPLAINED, Verdict.UNEXPLAINED]
+
+    def test_glue_between_children_is_the_parents(self) -> None:
+        tables = self.tables(out_a=None, into_b=0.1, out_b=0.1, out=0.1)
+        assert [verdict(tables, row) for row in range(3)] == [Verdict.UNEXPLAINED, Verdict.IDENTICAL, Verdict.INHERITED]
+        judged = tables.judge()
+        assert tables.pairs["site"][int(judged.pair[0])] == 2
+
+    def test_glue_after_the_last_child_is_the_parents(self) -> None:
+        tables = self.tables(out_a=None, into_b=None, out_b=None, out=0.1)
+        assert [verdict(tables, row) for row in range(3)] == [Verdict.UNEXPLAINED, Verdict.IDENTICAL, Verdict.IDENTICAL]
+
+
+def test_another_weight_excuses_its_own_module_only() -> None:
+    tables = Tables()
+    for name, weight in (("a", 0.3), ("b", None)):
+        row = tables.site(name, "Linear")
+        tables.pair(row, Role.INPUT, None)
+        tables.pair(row, Role.WEIGHT, weight)
+        tables.pair(row, Role.OUTPUT, 0.4)
+    assert [verdict(tables, row) for row in (0, 1)] == [Verdict.INHERITED, Verdict.UNEXPLAINED]
+
+
+def test_a_weight_rounded_to_the_run_s_dtype_is_no_other_weight() -> None:
+    tables = Tables()
+    row = tables.site("a", "Linear")
+    tables.pair(row, Role.INPUT, None)
+    tables.pair(row, Role.WEIGHT, 0.4 * U16, dtype="float32", target_dtype="bfloat16")
+    tables.pair(row, Role.OUTPUT, 0.5, dtype="float32", target_dtype="bfloat16")
+    assert verdict(tables) == Verdict.UNEXPLAINED
+
+
+def test_recorded_statistics_decide_where_there_are_no_bytes() -> None:
+    tables = one_module("Linear", None, 0.0, source=int(Source.STATISTICS), max_abs=np.nan, statistic=0.2)
+    tables.pairs["rel_l2"][1] = np.nan
+    tables.pairs["equal"][1] = 0
+    judged = tables.judge()
+    assert Verdict(int(judged.verdict[0])) == Verdict.UNEXPLAINED
+    assert judged.measured[0] == 0.2
+    assert tables.texts[int(judged.rule[0])] == "threshold: recorded statistics, linear, float32"
+
+
+def test_nothing_recorded_is_not_comparable() -> None:
+    assert verdict(one_module("Linear", None, 0.0, source=int(Source.NOTHING))) == Verdict.NOT_COMPARABLE
+
+
+def test_an_unpaired_call_keeps_its_verdict_and_makes_its_work_the_parents() -> None:
+    tables = Tables()
+    top = tables.site("", "LlamaAttention")
+    tables.pair(top, Role.INPUT, 1e-4)
+    tables.site("fused", "Linear", top, reference_call=-1, verdict=int(Verdict.NOT_COMPARABLE))
+    child = tables.site("o", "Linear", top)
+    tables.pair(child, Role.INPUT, 1.5e-3)
+    tables.pair(child, Role.OUTPUT, 1.5e-3)
+    tables.pair(top, Role.OUTPUT, 1.5e-3)
+    assert [verdict(tables, row) for row in range(3)] == [Verdict.INHERITED, Verdict.NOT_COMPARABLE, Verdict.INHERITED]
+
+
+class TestProfiles:
+    def test_relaxed_lets_matrix_products_be_coarser_and_norms_not(self) -> None:
+        relaxed = load_profile("relaxed")
+        assert verdict(one_module("Linear", None, 1e-3)) == Verdict.UNEXPLAINED
+        assert verdict(one_module("Linear", None, 1e-3), profile=relaxed) == Verdict.ORDER_CONSISTENT
+        assert verdict(one_module("LlamaRMSNorm", None, 1e-3), profile=relaxed) == Verdict.UNEXPLAINED
+
+    def test_tf32_alone_allows_two_of_its_roundoffs(self) -> None:
+        profile = Profile("mine", frozenset({"tf32"}))
+        assert verdict(one_module("Linear", None, 1.9 * 2.0**-11), profile=profile) == Verdict.ORDER_CONSISTENT
+        assert verdict(one_module("Linear", None, 2.1 * 2.0**-11), profile=profile) == Verdict.UNEXPLAINED
+
+    def test_the_first_threshold_that_matches_holds(self) -> None:
+        tables = one_module("Linear", None, 1e-3)
+        wide, narrow = Threshold("*", local=1.0), Threshold("m", "float32", local=1e-9)
+        assert verdict(tables, profile=Profile("mine", thresholds=(wide, narrow))) == Verdict.ORDER_CONSISTENT
+        assert verdict(tables, profile=Profile("mine", thresholds=(narrow, wide))) == Verdict.UNEXPLAINED
+        assert verdict(tables, profile=Profile("mine", thresholds=(Threshold("m", "bfloat16", local=1.0),))) == Verdict.UNEXPLAINED
+
+
+def test_an_empty_table_is_judged() -> None:
+    assert len(Tables().judge().verdict) == 0

@@ -1,0 +1,44 @@
+"""The worked examples: what is found in each is what its expected.json says, no more and no less."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from captures.__main__ import make, names
+from captures.recording import HOME
+from layerdiff.compare import compare_traces
+from layerdiff.saved.comparison import Comparison
+
+KEPT = [name for name in names() if (HOME / name / "reference.h5").exists() and name != "minilm"]
+
+
+def found(comparison: Comparison) -> dict[str, object]:
+    origins = [{"site": o.site, "value": o.value, "verdict": o.verdict.label, "cause": o.cause} for o in comparison.origins]
+    kinds = [notice.kind for notice in comparison.notices]
+    return {"verdict": comparison.verdict.label, "defect": comparison.defect, "origins": origins, "notices": kinds}
+
+
+def expected(name: str) -> dict[str, object]:
+    text = json.loads((HOME / name / "expected.json").read_text())
+    assert text.pop("what")
+    return dict(text)
+
+
+def test_the_kept_captures_are_these() -> None:
+    assert KEPT == ["clean_bf16", "epsilon", "masked_row", "rope_base"]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_found_is_what_is_expected(name: str) -> None:
+    assert found(compare_traces(HOME / name / "reference.h5", HOME / name / "target.h5")) == expected(name)
+    for trace in (HOME / name).glob("*.h5"):
+        assert trace.stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("name", ["epsilon", "minilm"])
+def test_made_anew_it_is_the_same(name: str, tmp_path: Path) -> None:
+    folder = make(name, tmp_path)
+    assert found(compare_traces(folder / "reference.h5", folder / "target.h5")) == expected(name)

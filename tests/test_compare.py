@@ -1,0 +1,179 @@
+"""The whole flow on traces written without torch: alignment to origins, notices first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerdiff.compare import compare_in_steps, compare_traces, judge_again
+from layerdiff.errors import ComparisonError, EmptyTraceError
+from layerdiff.judge.tables import Verdict
+from layerdiff.saved.file import open_comparison
+from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
+from layerdiff.trace.writer import TraceWriter
+from tests.trace.writing import raw, value_row, write_model
+
+RNG = np.random.default_rng(0)
+X, A, B = (RNG.standard_normal((6, 16)).astype(np.float32) for _ in range(3))
+
+
+def model(path: Path, **outputs: Any) -> Path:
+    return write_model(path, {"a": ("Linear", outputs.get("a", A)), "b": ("Linear", outputs.get("b", B))}, inputs=outputs.get("x", X), meta=outputs.get("meta"))
+
+
+def by_site(comparison: Any) -> dict[str, str]:
+    sites = comparison.sites
+    return {comparison.texts[int(s)]: Verdict(int(v)).label for s, v in zip(sites["site"], sites["verdict"], strict=True)}
+
+
+def kinds(comparison: Any) -> dict[str, bool]:
+    return {notice.kind: notice.defect for notice in comparison.notices}
+
+
+def test_a_trace_against_itself(tmp_path: Path) -> None:
+    path = model(tmp_path / "r.h5")
+    comparison = compare_traces(path, path)
+    assert by_site(comparison) == {"": "identical", "a": "identical", "b": "identical"}
+    assert (comparison.verdict, comparison.defect, comparison.origins, comparison.notices) == (Verdict.IDENTICAL, False, (), ())
+    assert comparison.alignment.paired == 3
+
+
+def test_one_fault_is_one_origin_with_its_numbers(tmp_path: Path) -> None:
+    wrong = A.copy()
+    wrong[2] *= 1.5
+    comparison = compare_traces(model(tmp_path / "r.h5"), model(tmp_path / "t.h5", a=wrong, b=(B * np.float32(1.0001)).astype(np.float32)))
+    assert by_site(comparison) == {"": "inherited", "a": "unexplained", "b": "inherited"}
+    (origin,) = comparison.origins
+    assert (origin.site, origin.value, origin.defect) == ("a", "out", True)
+    assert origin.measured == pytest.approx(np.linalg.norm(wrong - A) / np.linalg.norm(A), rel=1e-6)
+    assert "its inputs and weights agree" in origin.statement
+    assert comparison.defect
+
+
+def test_repeats_of_one_site_are_one_origin(tmp_path: Path) -> None:
+    paths = []
+    for name, a in (("r", A), ("t", -A)):
+        paths.append(write_model(tmp_path / f"{name}.h5", {"a": ("Linear", a)}, inputs=X, steps=3))
+    (origin,) = compare_traces(*paths).origins
+    assert (origin.site, origin.step, origin.evidence["calls"], origin.evidence["steps"]) == ("a", 0, 3, [0, 1, 2])
+
+
+def test_inputs_are_said_before_any_layer(tmp_path: Path) -> None:
+    comparison = compare_traces(model(tmp_path / "r.h5"), model(tmp_path / "t.h5", x=X + 1, a=A + 1))
+    assert kinds(comparison) == {"input-differs": True}
+    assert "in[0] of step 0" in comparison.notices[0].statement
+    assert comparison.origins == ()
+    assert comparison.defect
+
+
+def test_inputs_that_are_roundings_of_each_other_agree(tmp_path: Path) -> None:
+    comparison = compare_traces(model(tmp_path / "r.h5"), model(tmp_path / "t.h5", x=X.astype(np.float16)))
+    assert "input-differs" not in kinds(comparison)
+    nudged = X.astype(np.float16)
+    nudged[0, 0] *= np.float16(1.01)
+    assert kinds(compare_traces(tmp_path / "r.h5", model(tmp_path / "u.h5", x=nudged)))["input-differs"] is True
+
+
+def test_another_shape_and_another_dtype(tmp_path: Path) -> None:
+    reference = model(tmp_path / "r.h5")
+    short = compare_traces(reference, model(tmp_path / "s.h5", x=X[:3], a=A[:3], b=B[:3]))
+    assert kinds(short) == {"shape-differs": True}
+    assert by_site(short) == dict.fromkeys(("", "a", "b"), "not-comparable")
+    half = model(tmp_path / "h.h5", x=X.astype(np.float16), a=A.astype(np.float16), b=B.astype(np.float16))
+    assert kinds(compare_traces(reference, half)) == {"dtype-mismatch": False}
+    profile = tmp_path / "same.toml"
+    profile.write_text("same_dtype = true\n")
+    assert kinds(compare_traces(reference, half, profile=profile)) == {"dtype-mismatch": True}
+
+
+def test_random_draws_from_other_states(tmp_path: Path) -> None:
+    def drawing(path: Path, before: str, after: str) -> Path:
+        writer = TraceWriter(path, meta={"environment": {"seed": before}})
+        writer.add_root("model", "Root")
+        call = writer.begin_call(CallRow(CallKind.MODULE, ""))
+        writer.add_edge(call, Role.OUTPUT, "out", writer.add_value(value_row(A), raw(A)))
+        writer.end_call(call, CallStatus.RETURNED, json.dumps({"random": {"before": before, "after": after}}))
+        return writer.close()
+
+    drew = drawing(tmp_path / "r.h5", "1", "2")
+    assert kinds(compare_traces(drew, drawing(tmp_path / "t.h5", "3", "4"))) == {"seed-differs": True}
+    idle = drawing(tmp_path / "u.h5", "3", "3")
+    assert kinds(compare_traces(drawing(tmp_path / "v.h5", "1", "1"), idle)) == {"seed-differs": False}
+    assert kinds(compare_traces(drew, drawing(tmp_path / "w.h5", "1", "2"))) == {}
+
+
+def test_nothing_pairs(tmp_path: Path) -> None:
+    with pytest.raises(ComparisonError, match=r"Nothing of .*r\.h5 and .*n\.h5 pairs"):
+        compare_traces(model(tmp_path / "r.h5"), write_nameless(tmp_path / "n.h5"))
+
+
+def test_a_fault_that_is_gone_again_at_the_end_reconverges(tmp_path: Path) -> None:
+    comparison = compare_traces(model(tmp_path / "r.h5"), model(tmp_path / "t.h5", a=A + 1))
+    (origin,) = comparison.origins
+    assert (origin.site, origin.verdict.label, comparison.defect) == ("a", "reconverges", False)
+
+
+def write_nameless(path: Path) -> Path:
+    writer = TraceWriter(path, meta={})
+    writer.begin_call(CallRow(CallKind.MODULE, "quite.another", root=-1))
+    return writer.close()
+
+
+def test_an_empty_trace(tmp_path: Path) -> None:
+    empty = TraceWriter(tmp_path / "e.h5", meta={"empty_reason": "no forward ran."}).close()
+    with pytest.raises(EmptyTraceError, match="no forward ran"):
+        compare_traces(model(tmp_path / "r.h5"), empty)
+
+
+def test_an_incomplete_trace_is_said(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.h5", meta={})
+    call = writer.begin_call(CallRow(CallKind.MODULE, "", type="Root", root=writer.add_root("model", "Root")))
+    writer.add_edge(call, Role.INPUT, "in[0]", writer.add_value(value_row(X), raw(X)))
+    path = writer.close(reason="the disk was full")
+    comparison = compare_traces(model(tmp_path / "r.h5"), path)
+    assert "the disk was full" in comparison.notices[0].statement
+    assert kinds(comparison)["recording-incomplete"] is False
+
+
+def test_ranks_pair_by_rank(tmp_path: Path) -> None:
+    for side, a in (("r", A), ("t", -A)):
+        (tmp_path / side).mkdir()
+        for rank in (0, 1):
+            model(tmp_path / side / f"rank{rank:05}.h5", meta={"rank": rank}, a=a if rank == 1 else A)
+    comparison = compare_traces(tmp_path / "r", tmp_path / "t")
+    assert [(origin.site, origin.rank) for origin in comparison.origins] == [("a", 1)]
+
+
+def test_steps_are_handed_out_while_it_runs(tmp_path: Path) -> None:
+    reference, target = model(tmp_path / "r.h5"), model(tmp_path / "t.h5", a=-A)
+    progress = list(compare_in_steps(reference, target, snapshot_seconds=0.0))
+    assert by_site(progress[0].comparison) == {"": "pending", "a": "pending", "b": "pending"}
+    assert progress[0].done == 0
+    assert progress[-1].done == progress[-1].total == 2 * (X.nbytes + A.nbytes + B.nbytes)
+    assert progress[-1].comparison.to_json() == compare_traces(reference, target).to_json()
+
+
+def test_judging_again_needs_no_traces(tmp_path: Path) -> None:
+    reference, target = model(tmp_path / "r.h5"), model(tmp_path / "t.h5", b=(B * np.float32(1.001)).astype(np.float32))
+    strict = compare_traces(reference, target)
+    saved = open_comparison(strict.save(tmp_path / "run.ldiff"))
+    for path in (reference, target):
+        path.unlink()
+    relaxed = judge_again(saved, profile="relaxed")
+    assert (strict.defect, relaxed.defect) == (True, False)
+    assert judge_again(relaxed, profile="strict").to_json() == strict.to_json()
+
+
+@pytest.mark.parametrize("wanted", [0, 1, None])
+def test_json_is_bounded_and_strict(tmp_path: Path, wanted: int | None) -> None:
+    nan = A.copy()
+    nan[0, 0] = np.nan
+    comparison = compare_traces(model(tmp_path / "r.h5"), model(tmp_path / "t.h5", a=nan, b=B + 1))
+    found = json.loads(json.dumps(comparison.to_json(sites=wanted), allow_nan=False))
+    assert found["verdict"] == "broken"
+    assert found["sites_total"] == 3
+    assert len(found["origins"]) >= 1

@@ -8,7 +8,6 @@ the same, so that steps, occurrences and parents are right.
 from __future__ import annotations
 
 import json
-import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -17,19 +16,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from layerdiff.record.attributes import Attributes
 from layerdiff.record.draws import is_capturing, random_state
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
 from layerdiff.record.quiet import quiet
 from layerdiff.record.sink import Sink
 from layerdiff.record.sites import Root, Site
-from layerdiff.record.structure import Found, walk_arguments
+from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.values import Values
 from layerdiff.record.weights import Weights
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role
 
-_SIMPLE = frozenset({int, bool, str, float})
-_MAX_ATTRIBUTES = 64
 _MAX_TEXT = 200
 CAPTURED = "run while a graph was captured, and replayed unseen: switch graph capture off (vLLM: enforce_eager=True) to record it"
 
@@ -37,7 +35,21 @@ CAPTURED = "run while a graph was captured, and replayed unseen: switch graph ca
 class Call:
     """A call that has not ended."""
 
-    __slots__ = ("arguments", "before", "counts", "exception", "frame", "hidden", "module", "number", "opaque", "parent", "root", "site", "step")
+    __slots__ = (
+        "arguments",
+        "before",
+        "counts",
+        "exception",
+        "frame",
+        "hidden",
+        "module",
+        "number",
+        "opaque",
+        "parent",
+        "root",
+        "site",
+        "step",
+    )
 
     def __init__(self, module: nn.Module, root: Root, site: Site, step: int, counts: dict[str, int], frame: FrameType) -> None:
         self.module = module
@@ -49,7 +61,7 @@ class Call:
         self.exception = sys.exc_info()[1]
         self.number = ABSENT  # the row, where this call is recorded
         self.parent = ABSENT  # the nearest enclosing row, this one included
-        self.arguments: dict[str, Any] = {}
+        self.arguments = ""  # JSON
         self.opaque: frozenset[int] = frozenset()
         self.before: str | None = None
         self.hidden = False  # run in a way that must not be recorded; its inner calls too
@@ -71,6 +83,7 @@ class Calls:
         self._values = Values(sink, fingerprints=options.fingerprints)
         self._weights = Weights(self._values, options.weights, measures=sink.measures)
         self._numbers_only = Policy(bytes_kept=False)
+        self._attributes = Attributes()
         self._stacks = _Stacks()
         self._roots = 0
         self.count = 0
@@ -126,10 +139,9 @@ class Calls:
             root.index = self._roots
             self._roots += 1
             sink.add_root(self._name_root(root.module), type(root.module).__name__)
-        found = Found(call.opaque)
-        call.arguments = walk_arguments(found, args, kwargs)
-        if found.opaque:
-            call.opaque = call.opaque | {id(thing) for thing in found.opaque}
+        tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
+        if opaque:
+            call.opaque = call.opaque | {id(thing) for thing in opaque}
         if begins_step and sink.measures:
             call.before = random_state()
         row = CallRow(
@@ -145,7 +157,7 @@ class Calls:
         call.number = call.parent = self.count
         self.count += 1
         with quiet():
-            self._add_edges(call, Role.INPUT, found.tensors)
+            self._add_edges(call, Role.INPUT, tensors)
             for name, value in self._weights.of(call.module, site.path, (root.index, call.step)):
                 sink.add_edge(call.number, Role.WEIGHT, name, value)
 
@@ -167,45 +179,24 @@ class Calls:
             self._values.known.prune()
 
     def _record_results(self, call: Call, result: Any, raised: BaseException | None, enclosing: Call | None) -> None:
-        detail: dict[str, Any] = {"arguments": call.arguments}
+        detail = [f'{{"arguments": {call.arguments}']
         if raised is None:
-            found = Found(frozenset() if enclosing is None else enclosing.opaque)
-            detail["results"] = found.walk(result, "out")
-            if found.tensors:
+            tensors, picture = picture_result(result, frozenset() if enclosing is None else enclosing.opaque)
+            detail.append(f'"results": {picture}')
+            if tensors:
                 with quiet():
-                    self._add_edges(call, Role.OUTPUT, found.tensors)
+                    self._add_edges(call, Role.OUTPUT, tensors)
         else:
-            detail["raised"] = f"{type(raised).__name__}: {raised}"[:_MAX_TEXT]
-        detail["training"] = call.module.training
-        detail["attributes"] = simple_attributes(call.module)
+            detail.append(f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}')
+        detail.append('"training": true' if call.module.training else '"training": false')
+        detail.append(f'"attributes": {self._attributes.json(call.module)}}}')
         if call.before is not None:
-            detail["random"] = {"before": call.before, "after": random_state()}
-        self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, json.dumps(detail))
+            random = json.dumps({"before": call.before, "after": random_state()})
+            detail[-1] = f'{detail[-1][:-1]}, "random": {random}}}'
+        self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, ", ".join(detail))
 
     def _add_edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> None:
         policy = call.site.policy if call.site.wanted else self._numbers_only
         for position, tensor in tensors:
             for suffix, value in self._values.record(tensor, policy):
                 self._sink.add_edge(call.number, role, position + suffix, value)
-
-
-def simple_attributes(module: nn.Module) -> dict[str, Any]:
-    """The numbers and texts that a module holds: epsilon, sizes, names of activations."""
-    held: dict[str, Any] = {}
-    for name, value in module.__dict__.items():
-        kind = type(value)
-        if name[0] == "_" or name == "training":
-            continue
-        if kind in _SIMPLE:
-            held[name] = _strict(value)
-        elif kind is tuple and value and all(type(item) in _SIMPLE for item in value) and len(value) <= 16:
-            held[name] = [_strict(item) for item in value]
-        if len(held) >= _MAX_ATTRIBUTES:
-            break
-    return held
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    return value[:_MAX_TEXT] if isinstance(value, str) else value

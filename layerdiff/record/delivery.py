@@ -23,7 +23,6 @@ Job = tuple[Callable[..., object], tuple[Any, ...], int]
 
 _PAUSE_SECONDS: Final = 0.05
 _WAKE_BYTES: Final = 4 << 20
-_WAKE_JOBS: Final = 4096
 
 
 class Writer(Protocol):
@@ -60,18 +59,23 @@ class Delivery:
         """Why the trace is incomplete; None while all is well."""
         return self._failure
 
-    def put(self, jobs: list[Job], nbytes: int = 0, *, wake: bool = False) -> None:
-        """Queue `jobs`, which together hold `nbytes`. Blocks while the queue is full."""
+    def put(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Queue a call of `function`, without a lock: appending to a deque is one step."""
+        if self._failure is None:
+            self._jobs.append((function, arguments, 0))
+
+    def put_bytes(self, nbytes: int, function: Callable[..., object], *arguments: Any) -> None:
+        """Queue a call whose arguments hold `nbytes`. Blocks while the queue is full."""
         with self._condition:
             while self._bytes and self._bytes + nbytes > self._capacity and self._failure is None and not self._finished:
                 self._condition.notify_all()
                 self._condition.wait(_PAUSE_SECONDS)
             if self._failure is not None or self._closing:
                 return
-            self._jobs += jobs
+            self._jobs.append((function, arguments, nbytes))
             self._bytes += nbytes
             self.largest_bytes = max(self.largest_bytes, self._bytes)
-            if wake or self._bytes >= _WAKE_BYTES or len(self._jobs) >= _WAKE_JOBS:
+            if self._bytes >= _WAKE_BYTES:
                 self._condition.notify_all()
 
     def fail(self, reason: str) -> None:
@@ -80,7 +84,7 @@ class Delivery:
             if self._failure is not None:
                 return
             self._failure = reason
-            self._jobs = deque()
+            self._jobs.clear()
             self._bytes = 0
             self._condition.notify_all()
         print(f"layerdiff: recording to {self._writer.path} stopped: {reason}. The run goes on; the trace is incomplete.", file=sys.stderr)
@@ -109,22 +113,28 @@ class Delivery:
     def _run_waiting(self) -> bool:
         """Run the jobs that wait now. False at the end."""
         with self._condition:
-            if not self._jobs and not self._closing:
+            if not self._closing and self._bytes < _WAKE_BYTES:
                 self._condition.wait(_PAUSE_SECONDS)
-            jobs, self._jobs = self._jobs, deque()
-            ending = self._closing and not jobs
+            ending = self._closing
         try:
-            while jobs and self._failure is None:
-                function, arguments, nbytes = jobs.popleft()
-                function(*arguments)
-                del arguments  # the bytes were counted out, so nothing may hold them
-                if nbytes:
-                    self._release(nbytes)
+            self._drain()
             if self._failure is None:
                 self._writer.flush_if_due()
         except Exception as error:
             self.fail(_described(error))
         return not ending
+
+    def _drain(self) -> None:
+        jobs = self._jobs
+        while jobs and self._failure is None:
+            try:
+                function, arguments, nbytes = jobs.popleft()
+            except IndexError:  # emptied by `fail` in another thread
+                return
+            function(*arguments)
+            if nbytes:
+                del arguments  # counted out next, so nothing may hold the bytes
+                self._release(nbytes)
 
     def _release(self, nbytes: int) -> None:
         with self._condition:

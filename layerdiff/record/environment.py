@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # missing from its stub
 
 import layerdiff
 
@@ -93,7 +94,7 @@ def _number(variable: str) -> int | None:
 
 def _devices() -> list[dict[str, Any]]:
     devices: list[dict[str, Any]] = [{"type": "cpu", "name": platform.processor() or platform.machine()}]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         count = torch.cuda.device_count()
         devices.append({"type": "cuda", "name": torch.cuda.get_device_name(), "count": count, "version": torch.version.cuda})
         return devices
@@ -121,7 +122,7 @@ def _flags() -> dict[str, Any]:
     described: dict[str, Any] = {}
     for name, read in flags.items():
         try:
-            value = read()  # type: ignore[no-untyped-call]  # torch leaves some of these unannotated
+            value = read()  # torch leaves some of these unannotated
         except (RuntimeError, AttributeError):  # set through newer settings, or not known to this torch
             continue
         described[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
@@ -142,7 +143,7 @@ def _model(model: nn.Module) -> dict[str, Any]:
     for module in model.modules():
         modules += 1
         for parameter in module._parameters.values():
-            if parameter is not None and not isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+            if parameter is not None and not isinstance(parameter, UninitializedTensorMixin):
                 counts[str(parameter.dtype)[6:]] += parameter.numel()
     return {
         "class": type(model).__qualname__,

@@ -23,7 +23,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from layerdiff.record.calls import Call, Calls
 from layerdiff.record.options import Options
-from layerdiff.record.sink import Sink
 from layerdiff.record.sites import Root, Site
 
 _COMPILER_WARNING: Final = r"Using `torch.compile\(module\)` when there are global hooks"
@@ -40,7 +39,6 @@ class ModuleHooks:
     def __init__(
         self,
         calls: Calls,
-        sink: Sink,
         options: Options,
         *,
         model: nn.Module | None,
@@ -48,7 +46,6 @@ class ModuleHooks:
         failed: Callable[[Exception], None],
     ) -> None:
         self._calls = calls
-        self._sink = sink
         self._options = options
         self._model = model
         self._skipped = skipped
@@ -140,7 +137,6 @@ class ModuleHooks:
         try:
             with self._lock:
                 self._calls.leave(module, result)
-                self._sink.commit()
         except Exception as error:
             self._fail(error)
 
@@ -151,7 +147,6 @@ class ModuleHooks:
         if root is None or site is None:
             return
         calls.enter(root, site, module, args, kwargs, frame)
-        self._sink.commit()
 
     def _locate(self, module: nn.Module, enclosing: Call | None) -> tuple[Root | None, Site | None]:
         """The root that a module belongs to now: the running one's where it is in there."""

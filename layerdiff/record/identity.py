@@ -28,12 +28,12 @@ class Identities(Generic[T]):
     def __init__(self) -> None:
         self._storages: dict[int, tuple[StorageWeakRef, dict[Place, T]]] = {}
 
-    def find(self, tensor: Tensor) -> T | None:
-        """What was remembered for these elements at this version."""
+    def find(self, tensor: Tensor, place: Place) -> T | None:
+        """What was remembered for these elements at this version; `place` is the tensor's `place_of`."""
         entry = self._storages.get(tensor.untyped_storage()._cdata)
-        return None if entry is None else entry[1].get(_place(tensor))
+        return None if entry is None else entry[1].get(place)
 
-    def remember(self, tensor: Tensor, thing: T) -> None:
+    def remember(self, tensor: Tensor, place: Place, thing: T) -> None:
         """Let `find` return `thing` until the tensor is written to or freed."""
         storage = tensor.untyped_storage()
         entry = self._storages.get(storage._cdata)
@@ -41,7 +41,7 @@ class Identities(Generic[T]):
             if len(self._storages) > _PRUNE_ABOVE:
                 self.prune()
             entry = self._storages[storage._cdata] = (StorageWeakRef(storage), {})
-        entry[1][_place(tensor)] = thing
+        entry[1][place] = thing
 
     def prune(self) -> None:
         """Forget storages that were freed."""
@@ -51,5 +51,6 @@ class Identities(Generic[T]):
         return len(self._storages)
 
 
-def _place(tensor: Tensor) -> Place:
-    return (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), version_of(tensor))
+def place_of(tensor: Tensor) -> Place:
+    """Which elements of its storage a tensor is, and at which version."""
+    return (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), version_of(tensor))

@@ -40,7 +40,8 @@ def parse_steps(steps: str | int | Iterable[int]) -> Steps:
             first = int(start) if start or not colon else 0
             last = (int(end) if end else None) if colon else first + 1
         except ValueError:
-            raise RecorderError(f"{part!r} in steps={steps!r} is no step. Write 0,3:5 for steps 0, 3 and 4, or 2: for all from 2 on.") from None
+            example = "Write 0,3:5 for steps 0, 3 and 4, or 2: for all from 2 on."
+            raise RecorderError(f"{part!r} in steps={steps!r} is no step. {example}") from None
         if first < 0 or (last is not None and last <= first):
             raise RecorderError(f"{part!r} in steps={steps!r} selects nothing: steps count from 0, and the end is not included.")
         ranges.append((first, last))

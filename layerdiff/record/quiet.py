@@ -14,12 +14,13 @@ import torch
 
 _function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_NOTHING_TO_DO = contextlib.nullcontext()
 
 
 def quiet() -> AbstractContextManager[Any]:
     """A context in which the recorder may compute."""
     if not (_any_autocast() or _function_modes() or _dispatch_modes()):
-        return torch.no_grad()
+        return torch.no_grad() if torch.is_grad_enabled() else _NOTHING_TO_DO
     stack = contextlib.ExitStack()
     if _dispatch_modes():
         from torch.utils._python_dispatch import _disable_current_modes

@@ -71,8 +71,8 @@ class Recorder:
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise RecorderError(
-                f"Cannot record a {type(model).__name__}: it is no torch.nn.Module. Pass the module itself (a pipeline's or an engine's `.model`), "
-                f"or leave it out to record every module that is called."
+                f"Cannot record a {type(model).__name__}: it is no torch.nn.Module. Pass the module itself "
+                f"(a pipeline's or an engine's `.model`), or leave it out to record every module that is called."
             )
         self.path = Path(path)
         self._model = model
@@ -119,7 +119,7 @@ class Recorder:
         sink = TraceSink(self._writer, self._delivery)
         name_root = attribute_that_holds if self._model is None else lambda module: None
         self._calls = Calls(sink, self._options, skipped=self._skipped, name_root=name_root)
-        self._hooks = ModuleHooks(self._calls, sink, self._options, model=self._model, skipped=self._skipped, failed=self._fail)
+        self._hooks = ModuleHooks(self._calls, self._options, model=self._model, skipped=self._skipped, failed=self._fail)
         self._hooks.install()
         _recording.add(self)
         atexit.register(self.close)
@@ -146,7 +146,8 @@ class Recorder:
         empty = self._calls is None or not self._calls.count
         if empty and delivery.failure is None:
             remarks["empty_reason"] = self._why_empty(hooks)
-        delivery.put([(writer.set_meta, (key, value), 0) for key, value in remarks.items()])
+        for key, value in remarks.items():
+            delivery.put(writer.set_meta, key, value)
         delivery.close()
         if "empty_reason" in remarks:
             print(f"layerdiff: {self.path} is a trace without calls: {remarks['empty_reason']}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.record.delivery import Delivery, Job
+from layerdiff.record.delivery import Delivery
 from layerdiff.trace.schema import ABSENT, CallRow, CallStatus, Role, Statistics, ValueRow
 from layerdiff.trace.writer import TraceWriter
 
@@ -68,9 +68,6 @@ class Sink(Protocol):
     def end_step(self) -> None:
         """A forward of a root ended."""
 
-    def commit(self) -> None:
-        """The end of what one hook has to say."""
-
 
 class TraceSink:
     """A sink that queues everything for the thread that owns the writer."""
@@ -80,48 +77,37 @@ class TraceSink:
     def __init__(self, writer: TraceWriter, delivery: Delivery) -> None:
         self._writer = writer
         self._delivery = delivery
-        self._jobs: list[Job] = []
-        self._bytes = 0
-        self._wake = False
 
     def add_root(self, name: str | None, type: str) -> None:
         """The next root."""
-        self._jobs.append((self._writer.add_root, (name, type), 0))
+        self._delivery.put(self._writer.add_root, name, type)
 
     def begin_call(self, row: CallRow) -> None:
         """The next call begins."""
-        self._jobs.append((self._writer.begin_call, (row,), 0))
+        self._delivery.put(self._writer.begin_call, row)
 
     def end_call(self, call: int, status: CallStatus, detail: str) -> None:
         """A call ended."""
-        self._jobs.append((self._writer.end_call, (call, status, detail), 0))
+        self._delivery.put(self._writer.end_call, call, status, detail)
 
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """A new value."""
-        held = 0 if data is None else nbytes
-        self._jobs.append((self._write_value, (value, row, data), held))
-        self._bytes += held
+        if data is None:
+            self._delivery.put(self._write_value, value, row, None)
+        else:
+            self._delivery.put_bytes(nbytes, self._write_value, value, row, data)
 
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
-        self._jobs.append((self._write_pending, (value, pending), pending.nbytes))
-        self._bytes += pending.nbytes
+        self._delivery.put_bytes(pending.nbytes, self._write_pending, value, pending)
 
     def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
         """A value at a position of a call."""
-        self._jobs.append((self._write_edge, (call, role, position, value), 0))
+        self._delivery.put(self._write_edge, call, role, position, value)
 
     def end_step(self) -> None:
         """A forward of a root ended."""
-        self._jobs.append((self._writer.end_step, (), 0))
-        self._wake = True
-
-    def commit(self) -> None:
-        """Hand the jobs of one hook over. Blocks while the queue is full."""
-        jobs, nbytes, wake = self._jobs, self._bytes, self._wake
-        if jobs:
-            self._jobs, self._bytes, self._wake = [], 0, False
-            self._delivery.put(jobs, nbytes, wake=wake)
+        self._delivery.put(self._writer.end_step)
 
     # in the writer's thread
 

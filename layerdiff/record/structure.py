@@ -117,11 +117,29 @@ def key_suffix(key: object) -> str:
     return f"[{key!r}]" if isinstance(key, int) else f"[{json.dumps(str(key)[:_MAX_TEXT])}]"
 
 
-def walk_arguments(found: Found, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The picture of a call's arguments."""
+_ONE_ARGUMENT: Final = '{"args": [{"tensor": "in[0]"}]}'
+_ONE_RESULT: Final = '{"tensor": "out"}'
+
+
+def picture_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: Collection[int]
+) -> tuple[list[tuple[str, Tensor]], str, list[object]]:
+    """The tensors of a call's arguments, their picture (JSON), and the objects walked by `vars()`."""
+    if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
+        return [("in[0]", args[0])], _ONE_ARGUMENT, []
+    found = Found(seen)
     picture: dict[str, Any] = {}
     if args:
         picture["args"] = [found.walk(item, f"in[{i}]") for i, item in enumerate(args)]
     if kwargs:
         picture["kwargs"] = {name: found.walk(item, "in" + key_suffix(name)) for name, item in kwargs.items()}
-    return picture
+    return found.tensors, json.dumps(picture), found.opaque
+
+
+def picture_result(result: Any, seen: Collection[int]) -> tuple[list[tuple[str, Tensor]], str]:
+    """The tensors of a call's result and their picture (JSON)."""
+    if isinstance(result, Tensor):
+        return [("out", result)], _ONE_RESULT
+    found = Found(seen)
+    picture = found.walk(result, "out")
+    return found.tensors, json.dumps(picture)

@@ -20,6 +20,7 @@ _CHUNK: Final = 1 << 22
 _FAST: Final = (torch.float32, torch.bfloat16, torch.float16)
 _BITS: Final = frozenset({"torch.float4_e2m1fn_x2"})
 _SQUARES_FIT: Final = (1e-15, 1e15)  # between these, squares of float32 neither vanish nor overflow
+_norm = torch.linalg.vector_norm
 EMPTY: Final = Statistics(math.nan, math.nan, math.nan, math.nan)
 
 
@@ -37,9 +38,9 @@ def summarise(tensor: Tensor) -> Statistics | None:
         largest = max(-minimum, maximum)
         if largest == 0.0:
             return Statistics(minimum, maximum, 0.0, 0.0)
-        if _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:  # false for nan and inf
+        if _is_fast(largest):
             mean = tensor.sum(dtype=torch.float32).item() / count
-            rms = torch.linalg.vector_norm(tensor, dtype=torch.float32).item() / math.sqrt(count)
+            rms = _norm(tensor, dtype=torch.float32).item() / math.sqrt(count)
             if math.isfinite(mean):
                 return Statistics(minimum, maximum, mean, rms)
     scalars = summarise_on_device(tensor)
@@ -91,6 +92,23 @@ def from_scalars(scalars: list[float], count: int) -> Statistics:
     if finite == 0:
         return Statistics(math.nan, math.nan, math.nan, math.nan, int(nan), int(posinf), int(neginf))
     return Statistics(minimum, maximum, total / finite, math.sqrt(squares / finite), int(nan), int(posinf), int(neginf))
+
+
+def agrees(tensor: Tensor, known: Statistics | None) -> bool:
+    """Whether a CPU tensor still has statistics that were computed before, bit for bit.
+
+    Its sum and rms decide: two passes over memory instead of three, and rounding makes them depend on the
+    order of the elements. A tensor with non-finite elements or extreme ones is summarised again.
+    """
+    count = tensor.numel()
+    if tensor.dtype not in _FAST or known is None or not count or any(known[4:]) or not _is_fast(max(-known.minimum, known.maximum)):
+        return same_bits(summarise(tensor), known)
+    mean = tensor.sum(dtype=torch.float32).item() / count
+    return mean == known.mean and _norm(tensor, dtype=torch.float32).item() / math.sqrt(count) == known.rms
+
+
+def _is_fast(largest: float) -> bool:
+    return _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]  # false for nan and inf
 
 
 def same_bits(one: Statistics | None, other: Statistics | None) -> bool:

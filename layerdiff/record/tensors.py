@@ -63,7 +63,8 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     if tensor.is_nested:
         return [Plain(tensor, suffix, "a nested tensor")]
     if tensor.is_quantized:
-        return [Plain(tensor.detach().int_repr(), suffix, detail=json.dumps({"quantized": str(tensor.dtype), "scheme": str(tensor.qscheme())}))]
+        said = json.dumps({"quantized": str(tensor.dtype), "scheme": str(tensor.qscheme())})
+        return [Plain(tensor.detach().int_repr(), suffix, detail=said)]
     if tensor.layout is not torch.strided:
         return [Plain(tensor, suffix, f"a sparse or blocked layout ({tensor.layout})")]
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:

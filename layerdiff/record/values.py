@@ -18,12 +18,12 @@ from torch import Tensor
 
 from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
-from layerdiff.record.identity import Identities, version_of
+from layerdiff.record.identity import Identities, place_of, version_of
 from layerdiff.record.keep import Policy
 from layerdiff.record.sink import Sink, Value
-from layerdiff.record.summary import same_bits, summarise
+from layerdiff.record.summary import agrees, summarise
 from layerdiff.record.tensors import Plain, is_ordinary, plain
-from layerdiff.trace.schema import ValueKind, ValueRow
+from layerdiff.trace.schema import Statistics, ValueKind, ValueRow
 
 
 class Values:
@@ -33,51 +33,65 @@ class Values:
         self._sink = sink
         self._fingerprints = fingerprints
         self.known: Identities[Value] = Identities()
-        self._devices: dict[torch.device, str] = {}
+        self._texts: dict[object, str] = {}
 
     def record(self, tensor: Tensor, policy: Policy) -> list[tuple[str, Value]]:
         """The values of an activation, with what each adds to the position: one, but for wrapper subclasses."""
         if is_ordinary(tensor):
-            return [("", self.record_plain(Plain(tensor), policy))]
-        return [(part.suffix, self.record_plain(part, policy)) for part in plain(tensor)]
+            return [("", self.record_plain(tensor, policy))]
+        return [(part.suffix, self.record_plain(part.tensor, policy, part=part)) for part in plain(tensor)]
 
     def record_plain(
-        self, part: Plain, policy: Policy, kind: ValueKind = ValueKind.ACTIVATION, name: str | None = None, trusted: bool = False
+        self,
+        tensor: Tensor,
+        policy: Policy,
+        kind: ValueKind = ValueKind.ACTIVATION,
+        name: str | None = None,
+        *,
+        part: Plain | None = None,
+        trusted: bool = False,
     ) -> Value:
-        """The value of one plain tensor. `trusted`: the caller knows that an equal version means equal bits."""
-        tensor = part.tensor
-        if part.reason is not None and (self._sink.measures or not tensor.is_meta):
-            return self._without_bytes(part, kind, name)
-        known = self.known.find(tensor)
+        """The value of one tensor that `plain` returned, in `part` where there is more to say.
+
+        `trusted`: the caller knows that an equal version means equal bits.
+        """
+        sink = self._sink
+        if part is not None and part.reason is not None and (sink.measures or not tensor.is_meta):
+            value = Value(False)
+            sink.add_value(value, self._row(tensor, part, kind, name, part.reason), None, 0)
+            return value
+        place = place_of(tensor)
+        known = self.known.find(tensor, place)
         if known is not None and not known.kept and policy.bytes_kept and policy.budget is None:
             known = None  # recorded for a call whose policy keeps less
-        if known is not None and (trusted or not self._sink.measures):
+        if known is not None and (trusted or not sink.measures):
             return known
-        if not self._sink.measures:
-            value = self._announce(part, policy, kind, name)
+        if not sink.measures:
+            value = self._announce(tensor, part, policy, kind, name)
         elif tensor.device.type == "cpu":
-            value = self._record_on_host(part, known, policy, kind, name)
+            value = self._record_on_host(tensor, part, known, policy, kind, name)
         else:
-            value = self._record_on_device(part, known, policy, kind, name)
+            value = self._record_on_device(tensor, part, known, policy, kind, name)
         if value is not known:
-            self.known.remember(tensor, value)
+            self.known.remember(tensor, place, value)
         return value
 
-    def _record_on_host(self, part: Plain, known: Value | None, policy: Policy, kind: ValueKind, name: str | None) -> Value:
-        tensor = part.tensor.detach()
-        flat = dense(tensor)
+    def _record_on_host(
+        self, tensor: Tensor, part: Plain | None, known: Value | None, policy: Policy, kind: ValueKind, name: str | None
+    ) -> Value:
+        flat = dense(tensor.detach() if tensor.requires_grad else tensor)
         fingerprint = fingerprint_on_host(flat) if self._fingerprints else None
         must_compare = False
         if known is not None and fingerprint is not None and fingerprint == known.fingerprint:
             return known
-        statistics = summarise(flat)
-        if known is not None and fingerprint is None and same_bits(statistics, known.statistics):
+        if known is not None and fingerprint is None and agrees(flat, known.statistics):
             must_compare = known.kept and version_of(tensor) is None
             if not must_compare:
                 return known
+        statistics = summarise(flat)
         nbytes = flat.numel() * flat.element_size()
         reason = policy.refuse(nbytes)
-        row = self._row(part, kind, name)._replace(statistics=statistics, fingerprint=fingerprint, reason=reason)
+        row = self._row(tensor, part, kind, name, reason, statistics, fingerprint)
         if self._fingerprints and kind is ValueKind.PARAMETER and tensor.dtype is torch.float32:
             row = row._replace(detail=json.dumps({"rounded": roundings(flat)}))
         data = None
@@ -90,13 +104,14 @@ class Values:
             self._sink.add_value(value, row, data, nbytes)
         return value
 
-    def _record_on_device(self, part: Plain, known: Value | None, policy: Policy, kind: ValueKind, name: str | None) -> Value:
-        tensor = part.tensor.detach()
-        flat = dense(tensor)
+    def _record_on_device(
+        self, tensor: Tensor, part: Plain | None, known: Value | None, policy: Policy, kind: ValueKind, name: str | None
+    ) -> Value:
+        flat = dense(tensor.detach())
         nbytes = flat.numel() * flat.element_size()
         reason = policy.refuse(nbytes)
         value = Value(reason is None)
-        row = self._row(part, kind, name)._replace(reason=reason)
+        row = self._row(tensor, part, kind, name, reason)
         pending = DevicePending(
             flat,
             row,
@@ -110,34 +125,38 @@ class Values:
         self._sink.add_pending(value, pending)
         return value
 
-    def _announce(self, part: Plain, policy: Policy, kind: ValueKind, name: str | None) -> Value:
-        nbytes = part.tensor.numel() * part.tensor.element_size()
+    def _announce(self, tensor: Tensor, part: Plain | None, policy: Policy, kind: ValueKind, name: str | None) -> Value:
+        nbytes = tensor.numel() * tensor.element_size()
         reason = policy.refuse(nbytes)
         value = Value(reason is None)
-        self._sink.add_value(value, self._row(part, kind, name)._replace(reason=reason), None, nbytes)
+        self._sink.add_value(value, self._row(tensor, part, kind, name, reason), None, nbytes)
         return value
 
-    def _without_bytes(self, part: Plain, kind: ValueKind, name: str | None) -> Value:
-        value = Value(False)
-        self._sink.add_value(value, self._row(part, kind, name)._replace(reason=part.reason), None, 0)
-        return value
-
-    def _row(self, part: Plain, kind: ValueKind, name: str | None) -> ValueRow:
-        tensor = part.tensor
-        device = self._devices.get(tensor.device)
-        if device is None:
-            device = self._devices[tensor.device] = str(tensor.device)
-        row_major = tensor.layout is not torch.strided or tensor.is_nested or tensor.is_contiguous()
+    def _row(
+        self,
+        tensor: Tensor,
+        part: Plain | None,
+        kind: ValueKind,
+        name: str | None,
+        reason: str | None,
+        statistics: Statistics | None = None,
+        fingerprint: tuple[int, int] | None = None,
+    ) -> ValueRow:
+        texts = self._texts
+        plain_tensor = part is None or part.reason is None
         return ValueRow(
-            dtype=str(tensor.dtype)[6:],
+            dtype=texts.get(tensor.dtype) or texts.setdefault(tensor.dtype, str(tensor.dtype)[6:]),
             shape=() if tensor.is_nested else tuple(tensor.shape),
             kind=kind,
             name=name,
-            device=device,
-            strides=None if row_major else tuple(tensor.stride()),
-            version=0 if part.reason is not None else version_of(tensor) or 0,
-            placement=part.placement,
-            detail=part.detail,
+            device=texts.get(tensor.device) or texts.setdefault(tensor.device, str(tensor.device)),
+            strides=tensor.stride() if plain_tensor and not tensor.is_contiguous() else None,
+            version=version_of(tensor) or 0 if plain_tensor else 0,
+            reason=reason,
+            statistics=statistics,
+            fingerprint=fingerprint,
+            placement=None if part is None else part.placement,
+            detail=None if part is None else part.detail,
         )
 
 

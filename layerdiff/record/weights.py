@@ -1,27 +1,32 @@
 """Parameters and buffers of the modules that are called, as values.
 
-Each is recorded once per version. A write that counts no version (`parameter.data.copy_`, a kernel of
-its own) is found by a sum of the bits, taken once a step on the CPU; on other devices, where the sum
-would have to be waited for, parameters are taken at their version's word, and buffers never are.
+A parameter is recorded once per version. Where its contents were replaced without counting a version
+(`parameter.data.copy_`), a sum over samples of its bits shows it, taken once a step on the CPU; reading
+every weight again would cost as much as a decode step. On other devices, where the sum would have to be
+waited for, parameters are taken at their version's word. Buffers are state: they are compared in full at
+each call, like activations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from layerdiff.record.fingerprint import octets
+from layerdiff.record.identity import place_of
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Weights as Choice
 from layerdiff.record.sink import Value
-from layerdiff.record.tensors import plain
+from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
 from layerdiff.trace.schema import ValueKind
 
-NO_BYTES = "weight bytes not recorded: weights=none"
+NO_BYTES: Final = "weight bytes not recorded: weights=none"
+_RUNS: Final = 8
+_RUN: Final = 512
 
 
 class _NoBytes(Policy):
@@ -41,37 +46,39 @@ class Weights:
         """The weights that `module` itself holds, with their names in it. `step` is any mark of the step."""
         for kind, held in ((ValueKind.PARAMETER, module._parameters), (ValueKind.BUFFER, module._buffers)):
             for name, tensor in held.items():
-                if tensor is not None:
-                    qualified = f"{path}.{name}" if path else name
-                    for part in plain(tensor):
-                        yield name + part.suffix, self._value(part, kind, qualified + part.suffix, step)
+                if tensor is None:
+                    continue
+                qualified = f"{path}.{name}" if path else name
+                if is_ordinary(tensor):
+                    yield name, self._value(tensor, kind, qualified, step)
+                    continue
+                for part in plain(tensor):
+                    yield name + part.suffix, self._values.record_plain(part.tensor, self._policy, kind, qualified + part.suffix, part=part)
 
-    def _value(self, part: Any, kind: ValueKind, name: str, step: object) -> Value:
+    def _value(self, tensor: Tensor, kind: ValueKind, name: str, step: object) -> Value:
         values = self._values
-        if not self._measures or part.reason is not None:
-            return values.record_plain(part, self._policy, kind, name)
-        tensor = part.tensor
-        on_host = tensor.device.type == "cpu"
-        known = values.known.find(tensor)
-        checked: tuple[object, int] | None = None
-        if on_host:
-            if known is not None and isinstance(known.checked, tuple):
-                if known.checked[0] == step:
-                    return known
-                checked = (step, bit_sum(tensor))
-                if checked[1] == known.checked[1]:
-                    known.checked = checked
-                    return known
-            checked = checked or (step, bit_sum(tensor))
-        value = values.record_plain(part, self._policy, kind, name, trusted=not on_host and kind is ValueKind.PARAMETER)
-        value.checked = checked
+        if kind is ValueKind.BUFFER or not self._measures:
+            return values.record_plain(tensor, self._policy, kind, name)
+        if tensor.device.type != "cpu":
+            return values.record_plain(tensor, self._policy, kind, name, trusted=True)
+        known = values.known.find(tensor, place_of(tensor))
+        if known is not None and isinstance(known.checked, tuple):
+            if known.checked[0] == step:
+                return known
+            sampled = sample(tensor)
+            if sampled == known.checked[1]:
+                known.checked = (step, sampled)
+                return known
+        value = values.record_plain(tensor, self._policy, kind, name)
+        value.checked = (step, sample(tensor))
         return value
 
 
-def bit_sum(tensor: Tensor) -> int:
-    """The sum of the bits of a CPU tensor, as integers: one pass over memory."""
-    flat = octets(tensor.detach().contiguous())
-    whole = flat.numel() // 8 * 8
-    if flat.storage_offset() % 8 == 0 and whole:
-        return int(flat[:whole].view(torch.int64).sum()) ^ int(flat[whole:].sum())
-    return int(flat.sum())
+def sample(tensor: Tensor) -> object:
+    """A sum over evenly spread runs of the elements of a CPU tensor; over all of a small one."""
+    count = tensor.numel()
+    if count > _RUNS * _RUN and tensor.is_contiguous():
+        tensor = tensor.as_strided((_RUNS, _RUN), (count // _RUNS, 1))
+    if tensor.dtype is torch.float32:
+        return repr(tensor.sum().item())
+    return int(octets(tensor.contiguous()).sum())

@@ -162,8 +162,11 @@ class _Judge:
         rule = np.full(self._count, -1, np.int32)
         if len(self._site):
             by_peak = self._peak[pair] / PEAK > self._l2[pair]
-            measured = np.where(judged, np.where(by_peak, self._peak[pair], self._l2[pair]), np.nan)
-            limit = np.where(judged, np.where(by_peak, PEAK, 1.0) * allowed[pair], np.nan)
+            relative = np.where(by_peak, self._peak[pair], self._l2[pair])
+            elements = np.where(broken[pair], self._pairs["nonfinite_differ"][pair], self._pairs["mismatched"][pair])
+            counted = broken[pair] | (~self._is_float[pair] & (elements >= 0))
+            measured = np.where(judged, np.where(counted, elements, relative), np.nan)
+            limit = np.where(judged, np.where(counted, 0.0, np.where(by_peak, PEAK, 1.0) * allowed[pair]), np.nan)
             rule = self._rules(judged, pair, by_peak, broken, convicted & ~self._is_float, flips, limits)
         return Judged(verdict, chosen, measured, limit, rule)
 

@@ -64,7 +64,8 @@ def test_one_wrong_row_shows_in_the_largest_element_alone() -> None:
 
 def test_a_new_nan_is_broken_and_one_that_came_in_is_not() -> None:
     nan = {"nonfinite_target": 3, "nonfinite_differ": 3}
-    assert verdict(one_module("Linear", None, 0.0, **nan)) == Verdict.BROKEN
+    judged = one_module("Linear", None, 0.0, **nan).judge()
+    assert (Verdict(int(judged.verdict[0])), judged.measured[0], judged.allowed[0]) == (Verdict.BROKEN, 3.0, 0.0)
     tables = Tables()
     row = tables.site("m", "Linear")
     tables.pair(row, Role.INPUT, 0.0, **nan)

@@ -293,6 +293,10 @@ class LayersScreen(Screen[None]):
             self.table.changed(self.rows.reveal(row))
             self._words()
 
+    def on_curve_view_jumped(self, message: CurveView.Jumped) -> None:
+        """A column of the curve was clicked."""
+        self._go(message.row)
+
     def on_site_table_opened(self, message: SiteTable.Opened) -> None:
         """A double click is enter."""
         self.action_open()

@@ -42,6 +42,6 @@ def test_an_error_takes_the_bar_away(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from slowly(1.2)
         raise OSError(5, "Input/output error", "x.h5")
 
-    with pytest.raises(OSError, match="x.h5"):
+    with pytest.raises(OSError, match=r"x\.h5"):
         comparing._with_bar(failing())
     assert "\x1b[?25h" in terminal.getvalue()

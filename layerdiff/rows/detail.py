@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
 from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
+from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
@@ -36,8 +36,8 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
         lines += _said(own.glyph, own.word + at, own.tone, text, width, most)
         lines.append(_measured(origin.measured, origin.allowed, visible(origin.rule), width))
         if origin.evidence:
-            evidence = " · ".join(f"{visible(str(k))} {_plain(v)}" for k, v in origin.evidence.items())
-            lines += [line((text, Tone.DIM)) for text in wrap("evidence  " + evidence, width, lines=min(most, 3))]
+            evidence = wrap("evidence  " + " · ".join(facts(origin.evidence)), width, lines=1 if most <= 2 else 20)
+            lines += [line((text, Tone.DIM)) for text in evidence]
     if not origins:
         lines += _said(shown.glyph, shown.word, shown.tone, statement, width, most)
         inside = rows.seen.origins_inside(place, int(rows.tree.end[place]))
@@ -56,10 +56,6 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else value
-
-
-def _plain(value: Any) -> str:
-    return exact(value) if isinstance(value, float) else shorten(visible(str(value)), 120)
 
 
 def _name(rows: Rows, place: int, row: int, width: int) -> Line:

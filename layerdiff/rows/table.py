@@ -84,9 +84,7 @@ class Rows:
         if not self.flat:
             return self._outline.lines
         if self._flat is None:
-            places = listing(
-                self.comparison, self.tree, self.seen, sort=self.sort, only_origins=self.only_origins, query=self.query
-            )
+            places = listing(self.comparison, self.tree, self.seen, sort=self.sort, only_origins=self.only_origins, query=self.query)
             self._flat = Lines(places, places, np.ones(len(places), np.int64))
         return self._flat
 
@@ -267,9 +265,7 @@ class Rows:
             return "  "
         return "▾ " if self._outline.is_open(place) else "▸ "
 
-    def _site_cell(
-        self, index: int, first: int, last: int, members: int, cells: int, *, bold: bool, noted: bool
-    ) -> list[Segment]:
+    def _site_cell(self, index: int, first: int, last: int, members: int, cells: int, *, bold: bool, noted: bool) -> list[Segment]:
         indent = min(self._indent(first), cells // 3)
         arrow = self._arrow(index)
         name = self.names.full(first) if self.flat else self.names.fold(first, last) if members > 1 else self.names.short(first)
@@ -338,7 +334,7 @@ class Rows:
             parts.append(f"{count(int(folded.sum()))} folded")
         inside = total - alone - int(folded.sum())
         if inside:
-            parts.append(f"{count(inside)} inside closed calls · x opens all")
+            parts.append(f"{count(inside)} in closed calls · x opens all")
         return " · ".join(parts)
 
     def _left_out(self, total: int) -> str:

@@ -127,9 +127,7 @@ def _in_preorder(parent: Ints, depth: Ints, level: list[Ints]) -> bool:
     """Whether rows are in preorder already, as a trace of one process writes them: each parent is the last row one level up."""
     if len(depth) and (depth[0] != 0 or np.any(depth[1:] > depth[:-1] + 1)):
         return False
-    return all(
-        np.array_equal(parent[rows], above[np.searchsorted(above, rows) - 1]) for above, rows in pairwise(level)
-    )
+    return all(np.array_equal(parent[rows], above[np.searchsorted(above, rows) - 1]) for above, rows in pairwise(level))
 
 
 def _places(parent: Ints, size: Ints, level: list[Ints]) -> Ints:

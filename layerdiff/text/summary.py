@@ -10,6 +10,7 @@ import shlex
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import visible
+from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import amount, count, exact, ratio
 from layerdiff.rows.header import coverage, mostly_unpaired, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
@@ -129,11 +130,7 @@ def _origin(number: int, origin: Origin, several_steps: bool) -> list[Line]:
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))
     if origin.evidence:
-        facts = ", ".join(
-            f"{visible(str(key))} {exact(value) if isinstance(value, float) else visible(str(value))}"
-            for key, value in origin.evidence.items()
-        )
-        lines.append(line((f"    evidence: {facts}", Tone.DIM)))
+        lines.append(line((f"    evidence: {', '.join(facts(origin.evidence))}", Tone.DIM)))
     return lines
 
 

@@ -25,9 +25,7 @@ class LayerdiffApp(App[None]):
     BINDINGS = [Binding("q", "quit", "Leave", show=False)]  # noqa: RUF012  # textual's way
     CSS = "Toast { background: $panel; }"
 
-    def __init__(
-        self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None = None, dark: bool = True
-    ) -> None:
+    def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None = None, dark: bool = True) -> None:
         """`source` is a comparison, or the states of a running one; `rejudge(comparison, profile)` judges again."""
         super().__init__()
         self._first = LayersScreen(source, rejudge=rejudge)

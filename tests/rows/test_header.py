@@ -75,6 +75,7 @@ def test_details_never_pass_the_width(width: int) -> None:
 
 
 def test_the_page_about_a_comparison_lists_who_has_no_partner() -> None:
-    shown = [line.plain for line in about(comparison(reference_only=["lm_head"], notices=[Notice("seed-differs", "0 against 1", None, True)]))]
+    notice = Notice("seed-differs", "0 against 1", None, True)
+    shown = [line.plain for line in about(comparison(reference_only=["lm_head"], notices=[notice]))]
     assert shown[:2] == ["✗ seed-differs", "  0 against 1"]
     assert "  lm_head  no call of the target has this site" in shown

@@ -15,7 +15,7 @@ from layerdiff.rows.listing import Sort
 from layerdiff.tui.actions import ACTIONS
 from layerdiff.tui.app import LayerdiffApp
 from layerdiff.tui.screens.layers import LayersScreen
-from layerdiff.tui.screens.page import Page, PageText
+from layerdiff.tui.screens.page import Page
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.rule import Rule
 from layerdiff.tui.widgets.search import SearchBox

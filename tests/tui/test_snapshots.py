@@ -59,3 +59,9 @@ def test_names_from_a_strangers_file(snap_compare: Snap) -> None:
     evil = {NORM: "model.layers.3.\x1b[2J[bold]\u202e编码器\n<b>|", ACT: "x" * 10_000}
     app = LayerdiffApp(comparison(faults={NORM: Verdict.DEFECT, ACT: Verdict.UNEXPLAINED}, rename=evil))
     assert snap_compare(app, terminal_size=(120, 40))
+
+
+@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
+def test_sixteen_colours(snap_compare: Snap, monkeypatch: pytest.MonkeyPatch, dark: bool) -> None:
+    monkeypatch.setattr("textual.app.constants.COLOR_SYSTEM", "standard")
+    assert snap_compare(faulty_app(dark=dark), terminal_size=(80, 24), press=["down"])

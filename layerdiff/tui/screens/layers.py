@@ -177,7 +177,7 @@ class LayersScreen(Screen[None]):
 
     def _begin(self, comparison: Comparison) -> None:
         self.comparison = comparison
-        self.rows = Rows(comparison, width=max(10, self.app.size.width - 2))
+        self.rows = Rows(comparison, width=max(10, self.app.size.width - 3))
         self._profiles = list(dict.fromkeys([str(comparison.profile.get("name", "strict")), "strict", "relaxed"]))
         origins = self.rows.origin_rows()
         self._touched = bool(origins)

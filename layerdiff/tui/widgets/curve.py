@@ -201,8 +201,8 @@ class CurveView(LinesView):
         faint, dim = tone_style(palette, Tone.FAINT, ground), tone_style(palette, Tone.DIM, ground)
         cells: list[tuple[str, Style]] = [("─", faint)] * width
         for at, label in _spaced(drawn.ticks, width):
-            for i, character in enumerate(label):
-                cells[at + i] = (character, dim)
+            if not drawn.origin[at : at + len(label)].any():
+                cells[at : at + len(label)] = [(character, dim) for character in label]
         for b in np.flatnonzero(drawn.origin).tolist():
             cells[b] = ("▲", tone_style(palette, Tone.FAULT, ground))
         low, high = drawn.reach(self._row, self._last)

@@ -24,6 +24,8 @@ from layerdiff.tui.palette import palette_of, strip_of, tone_style
 
 _GUTTER = 2
 """Cells before a line: the mark of the cursor."""
+_SCROLLBAR = 1
+"""Kept free whether it shows or not, so that columns stay where they are."""
 
 
 class SiteTable(ScrollView, can_focus=True):
@@ -33,7 +35,6 @@ class SiteTable(ScrollView, can_focus=True):
     SiteTable {
         height: 1fr;
         scrollbar-size: 1 1;
-        scrollbar-gutter: stable;
         overflow-x: hidden;
         overflow-y: auto;
         background: $background;
@@ -96,7 +97,7 @@ class SiteTable(ScrollView, can_focus=True):
     def _lay_out(self) -> None:
         """Nothing is laid out, and so nothing drawn, before the first size is known: lines are drawn once."""
         if self.rows is not None and self.size.width:
-            self.rows.width = max(10, self.size.width - _GUTTER)
+            self.rows.width = max(10, self.size.width - _GUTTER - _SCROLLBAR)
             self.virtual_size = Size(self.size.width, len(self.rows))
             self._into_view()
 

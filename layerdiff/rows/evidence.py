@@ -1,0 +1,31 @@
+"""Evidence of a finding as short facts. It is JSON of any shape; nested parts are named by their path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from layerdiff.rows.cells import shorten, visible
+from layerdiff.rows.figures import exact
+
+_LONGEST: Final = 160
+_MOST: Final = 40
+
+
+def facts(evidence: Mapping[str, Any]) -> list[str]:
+    """`gain 158.7`, `variance_epsilon 1e-6 ⇄ 1e-5`: one fact each, visible, at most 40."""
+    return list(_facts("", evidence))[:_MOST]
+
+
+def _facts(path: str, part: Any) -> list[str]:
+    if not isinstance(part, Mapping):
+        return [f"{path} {_plain(part)}"]
+    if set(part) == {"reference", "target"} and not any(isinstance(value, Mapping) for value in part.values()):
+        return [f"{path} {_plain(part['reference'])} ⇄ {_plain(part['target'])}"]
+    return [fact for name, inner in part.items() for fact in _facts(f"{path} {visible(str(name))}".lstrip(), inner)]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return shorten(visible(str(value)), _LONGEST)
+    return exact(value)

@@ -157,6 +157,8 @@ class Calls:
         call.number = call.parent = self.count
         self.count += 1
         with quiet():
+            if begins_step and self._options.weights == "all":
+                self._weights.record_all(root.module, (root.index, call.step))
             self._add_edges(call, Role.INPUT, tensors)
             for name, value in self._weights.of(call.module, site.path, (root.index, call.step)):
                 sink.add_edge(call.number, Role.WEIGHT, name, value)

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -106,7 +107,7 @@ def _devices() -> list[dict[str, Any]]:
 
 def _flags() -> dict[str, Any]:
     matmul = torch.backends.cuda.matmul
-    flags = {
+    flags: dict[str, Callable[[], object]] = {
         "num_threads": torch.get_num_threads,
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,

@@ -66,10 +66,6 @@ class ModuleHooks:
         self._filter = warnings.filters[0]
         self._global = register_module_forward_pre_hook(self._discover)
 
-    def stop(self) -> None:
-        """Make the hooks inert, at once and from any thread."""
-        self._stopped = True
-
     def remove(self) -> None:
         """Take all hooks off."""
         self._stopped = True
@@ -105,11 +101,14 @@ class ModuleHooks:
     def _discover(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or self._stopped or module in self._handles:
             return
+        self.discover(module, args, sys._getframe(1))
+
+    def discover(self, module: nn.Module, args: Any, frame: FrameType) -> None:
+        """Make an outermost module a root, and record the call that `frame` (torch's) is about to make."""
         try:
-            if getattr(module, "_is_replica", False) or isinstance(module, torch.jit.ScriptFunction):
+            if getattr(module, "_is_replica", False):
                 return
             with self._lock:
-                frame = sys._getframe(1)
                 self._calls.drop_abandoned(frame)
                 if self._calls.enclosing is not None:
                     enclosing = self._calls.enclosing.site.path

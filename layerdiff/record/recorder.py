@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -123,12 +124,24 @@ class Recorder:
         self._hooks.install()
         _recording.add(self)
         atexit.register(self.close)
+        if multiprocessing.parent_process() is not None:  # such a process ends without its exit handlers
+            multiprocessing.util.Finalize(None, self.close, exitpriority=100)
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
             self._handles_sigterm = True
 
-    def close(self) -> None:
-        """Stop recording and finish the trace. May be called again."""
+    @property
+    def calls(self) -> int:
+        """How many calls were recorded."""
+        return 0 if self._calls is None else self._calls.count
+
+    def hooks_discover(self, module: nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
+        """Record a call that began before the recording did: `frame` is torch's, about to run `module`."""
+        if self._hooks is not None:
+            self._hooks.discover(module, args, frame)
+
+    def close(self, *, quiet: bool = False) -> None:
+        """Stop recording and finish the trace. May be called again. `quiet`: no word about a trace without calls."""
         hooks, delivery, writer = self._hooks, self._delivery, self._writer
         if hooks is None or delivery is None or writer is None:
             return
@@ -143,13 +156,12 @@ class Recorder:
         remarks: dict[str, Any] = {"environment": describe(described or ([] if self._model is None else [self._model]))}
         if self._skipped:
             remarks["skipped"] = dict(sorted(self._skipped.items())[:1000])
-        empty = self._calls is None or not self._calls.count
-        if empty and delivery.failure is None:
+        if not self.calls and delivery.failure is None:
             remarks["empty_reason"] = self._why_empty(hooks)
         for key, value in remarks.items():
             delivery.put(writer.set_meta, key, value)
         delivery.close()
-        if "empty_reason" in remarks:
+        if "empty_reason" in remarks and not quiet:
             print(f"layerdiff: {self.path} is a trace without calls: {remarks['empty_reason']}", file=sys.stderr)
 
     def _fail(self, error: Exception) -> None:
@@ -176,7 +188,7 @@ class Recorder:
     def forget_after_fork(self) -> None:
         """In a forked child: the recording is the parent's."""
         if self._hooks is not None:
-            self._hooks.stop()
+            self._hooks.remove()
         if self._writer is not None:
             self._writer.abandon_after_fork()
         self._delivery = None

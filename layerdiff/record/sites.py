@@ -48,11 +48,14 @@ class Root:
         """Bring the sites up to date; returns the modules that are new. What cannot be seen goes to `skipped`."""
         found, hidden = visible_modules(self.module)
         skipped.update(hidden)
-        if found.keys() == self.sites.keys():
+        known = self.sites
+        if len(found) == len(known) and all((site := known.get(module)) and site.path == path for module, path in found.items()):
             return []
-        new = [module for module in found if module not in self.sites]
-        self.sites = {module: self.sites.get(module) or _site(module, path, options) for module, path in found.items()}
-        return new
+        self.sites = {}
+        for module, path in found.items():
+            site = known.get(module)
+            self.sites[module] = site if site is not None and site.path == path else _site(module, path, options)
+        return [module for module in found if module not in known]
 
 
 def _site(module: nn.Module, path: str, options: Options) -> Site:

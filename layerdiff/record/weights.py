@@ -55,6 +55,12 @@ class Weights:
                 for part in plain(tensor):
                     yield name + part.suffix, self._values.record_plain(part.tensor, self._policy, kind, qualified + part.suffix, part=part)
 
+    def record_all(self, root: nn.Module, step: object) -> None:
+        """The weights of every module of a root, called or not."""
+        for path, module in root.named_modules():
+            for _ in self.of(module, path, step):
+                pass
+
     def _value(self, tensor: Tensor, kind: ValueKind, name: str, step: object) -> Value:
         values = self._values
         if kind is ValueKind.BUFFER or not self._measures:

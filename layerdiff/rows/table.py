@@ -20,7 +20,7 @@ from layerdiff.rows.judged import Judged, judged
 from layerdiff.rows.listing import Sort, listing
 from layerdiff.rows.names import Names
 from layerdiff.rows.outline import Lines, Outline
-from layerdiff.rows.tones import Line, Segment, Tone, line, mark
+from layerdiff.rows.tones import Line, Segment, Tone, mark
 from layerdiff.rows.tree import tree_of
 from layerdiff.saved.comparison import Comparison
 
@@ -348,8 +348,3 @@ class Rows:
         if self.sort is not Sort.EXECUTION:
             parts.append(f"by {self.sort.value}: s changes it")
         return " · ".join(parts)
-
-
-def empty() -> Line:
-    """What stands in the table where nothing is listed."""
-    return line(("nothing to list", Tone.DIM))

@@ -5,6 +5,7 @@ Whoever runs it reads `comparison` afterwards, for the exit code.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 
 from textual.app import App, SystemCommand
@@ -41,6 +42,11 @@ class LayerdiffApp(App[None]):
         for palette in (DARK, LIGHT):
             self.register_theme(theme_of(palette))
         self.theme = DARK.name if self._dark else LIGHT.name
+
+    def on_ready(self) -> None:
+        """After the first paint: whoever switched the collector off for a quick start gets it back, without what start-up left."""
+        gc.freeze()
+        gc.enable()
 
     async def action_quit(self) -> None:
         """Leave; the return code is 2 where comparing ended in an error."""

@@ -86,7 +86,7 @@ def _floats(reference: Blocks, target: Blocks) -> Screening:
         largest_reference = max(largest_reference, part.largest_reference)
         if part.largest_difference > largest:
             largest = part.largest_difference
-            worst = part.start + int(np.argmax(np.abs(part.difference)))
+            worst = part.start + int(np.argmax(part.distance))
         compared += part.compared
         if part.left_out is not None:
             nonfinite_reference += part.nonfinite_reference

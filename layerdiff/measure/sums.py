@@ -36,7 +36,7 @@ class SquareSum:
         self.exponent = 0
 
     def add(self, x: NDArray[Any], largest: float) -> None:
-        """Add the squares of a float32 or float64 array whose largest magnitude is `largest`."""
+        """Add the squares of a float32 or float64 array; no magnitude in it is above `largest`."""
         if largest == 0.0 or x.size == 0:
             return
         with np.errstate(over="ignore"):
@@ -46,6 +46,10 @@ class SquareSum:
             x = x.astype(np.float64)
             found = float(np.dot(x, x)) if 1e-140 < largest < 1e140 else math.inf
             if not math.isfinite(found):
+                largest = float(np.abs(x).max())
+                if math.isinf(largest):
+                    self.total = math.inf
+                    return
                 exponent = math.frexp(largest)[1]
                 half = exponent // 2  # two steps: 2**-exponent itself may not be a number
                 scaled = np.ldexp(np.ldexp(x, -half), half - exponent)

@@ -12,7 +12,8 @@ ROOT_INPUT = "in[0] 1x8"
 
 
 def calls(*lines: str, inputs: str = ROOT_INPUT) -> Calls:
-    """One call a line: `site : Class`; a site with `#` is an operator. Two spaces a level. `-` is the root, `- @ 1x4` one with other inputs.
+    """One call a line: `site : Class`; a site with `#` is an operator. Two spaces a level. `-` is the root,
+    `- @ 1x4` one with other inputs.
 
     A root call begins the next step; `=name` begins a call of another root, called `name`. Occurrences are counted.
     """

@@ -52,5 +52,7 @@ def value(name: str, numbers: Any) -> ArrayBlocks:
 
 
 def raw(name: str, bits: Any) -> ArrayBlocks:
-    """A value by its bits."""
-    return ArrayBlocks(DTYPES[name], np.asarray(bits, DTYPES[name].raw))
+    """A value by its bits; integers by their numbers."""
+    dtype = DTYPES[name].raw
+    whole = np.dtype(f"u{dtype.itemsize}") if dtype.kind == "f" else dtype
+    return ArrayBlocks(DTYPES[name], np.asarray(bits, whole).view(dtype))

@@ -133,9 +133,7 @@ def _check_version(file: h5py.File, path: Path) -> None:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise ComparisonError(f"{path} is not a saved comparison: its format cannot be read ({error}).") from error
     if isinstance(name, str) and name == TRACE_FORMAT:
-        raise ComparisonError(
-            f"{path} is a trace, and a comparison needs two: `layerdiff REFERENCE TARGET`. `layerdiff inspect` describes one."
-        )
+        raise ComparisonError(f"{path} is a trace, and a comparison needs two: layerdiff REFERENCE TARGET; or `layerdiff inspect`.")
     if not isinstance(name, str) or name != FORMAT:
         raise ComparisonError(
             f"{path} is an HDF5 file, and not a saved comparison. `layerdiff diff REFERENCE TARGET -o RUN.ldiff` makes one."

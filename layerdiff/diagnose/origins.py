@@ -32,7 +32,7 @@ def find_origins(evidence: Evidence) -> tuple[Origin, ...]:
 def _origin(evidence: Evidence, row: int, rows: list[int]) -> Origin:
     sites, texts = evidence.sites, evidence.texts
     verdict = Verdict(int(sites["verdict"][row]))
-    shown: dict[str, Any] = {"mode": "thresholds"}
+    shown: dict[str, Any] = {}
     changed = evidence.changed_attributes(row)
     if changed:
         shown["attributes"] = {name: {"reference": r, "target": t} for name, (r, t) in changed.items()}

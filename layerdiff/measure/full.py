@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from layerdiff.measure.ulps import distances as ulp_distances
 from layerdiff.trace.dtypes import Dtype
 
 FULL_BLOCK: Final = 1 << 15
+"""An allocation of this size may be a system call, so the arrays of every block are made once and kept."""
 _CLOSE: Final = 0.1
 """Where |d|^2 is under this times |r|^2, the cosine distance comes from d."""
 
@@ -95,6 +96,9 @@ class _Sums:
         self._max_rel = -math.inf
         self._worst, self._count, self._left_out, self._mismatched, self._max_ulps = -1, 0, 0, 0, -1
         self._histogram = np.zeros(BUCKETS, np.int64)
+        self._ones = self._limit = np.ones(0, np.float32)
+        self._exceeds = np.zeros(0, bool)
+        self._apart, self._buckets = np.zeros((2, 0), np.uint32), np.zeros(0, np.intp)
 
     def add(self, part: Part) -> None:
         r, t, d = part.reference, part.target, part.difference
@@ -107,14 +111,21 @@ class _Sums:
         self._cross += dot(d, r)
         self._product += dot(t, r)
         size, distance = part.size, part.distance
-        self._absolute += dot(distance, np.ones_like(distance))
+        self._make_room(r)
+        self._absolute += dot(distance, self._ones[: r.size])
         if part.largest_difference > self._largest:
             self._largest, self._worst = part.largest_difference, part.start + int(distance.argmax())
         if part.largest_difference > self._atol:
-            self._mismatched += int(np.count_nonzero(distance > self._rtol * size + self._atol))
+            limit = np.multiply(size, self._rtol, out=self._limit[: r.size])
+            limit += self._atol
+            self._mismatched += int(np.count_nonzero(np.greater(distance, limit, out=self._exceeds[: r.size])))
         self._relative(distance, size)
         if self._ulp_dtype is not None:
             self._ulps(part, self._ulp_dtype, left_out)
+
+    def _make_room(self, like: NDArray[Any]) -> None:
+        if self._ones.size < like.size or self._ones.dtype != like.dtype:
+            self._ones, self._limit, self._exceeds = np.ones_like(like), np.empty_like(like), np.empty(like.size, bool)
 
     def _relative(self, distance: NDArray[np.float64], size: NDArray[np.float64]) -> None:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -123,10 +134,13 @@ class _Sums:
             self._max_rel = max(self._max_rel, largest)
 
     def _ulps(self, part: Part, dtype: Dtype, left_out: int) -> None:
-        distance = ulp_distances(places(part.reference, dtype), places(part.target, dtype))
+        reference, target = places(part.reference, dtype), places(part.target, dtype)
+        if self._apart.shape[1] < reference.size or self._apart.dtype != reference.dtype:
+            self._apart, self._buckets = np.empty((2, reference.size), reference.dtype), np.empty(reference.size, np.intp)
+        distance = ulp_distances(reference, target, self._apart)
         largest = int(distance.max())
         self._max_ulps = max(self._max_ulps, largest)
-        self._histogram += histogram(distance, largest)
+        self._histogram += histogram(distance, largest, self._buckets)
         self._histogram[0] -= left_out
 
     def result(self, width: int) -> Full:

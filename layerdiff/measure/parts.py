@@ -74,12 +74,13 @@ def _is_wide(dtype: Dtype) -> bool:
 
 
 def parts(reference: Blocks, target: Blocks, block: int = BLOCK) -> Iterator[Part]:
-    """Both values, at most `block` elements at a time.
+    """Both values, at most `block` elements of 32 bits at a time, and fewer of wider ones.
 
     Raises ValueError where they do not hold equally many elements.
     """
     dtypes = reference.dtype, target.dtype
     width, kind = numbers_per_element(reference, target), working_type(*dtypes)
+    block //= kind.itemsize // 4 * width
     buffers = np.empty((3, min(block, max(reference.count, 1)) * width), kind)
     for start, ours, theirs in side_by_side(reference, target, max(_READ // max(d.itemsize for d in dtypes) // block, 1) * block):
         for low in range(0, ours.size, block):

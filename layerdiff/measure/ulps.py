@@ -69,19 +69,26 @@ def _table(dtype: Dtype) -> tuple[NDArray[np.float64], NDArray[np.float64], NDAr
     return values, (values[1:] + values[:-1]) / 2, even[1:]
 
 
-def distances(reference: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-    """Distances of two arrays of places; of their type."""
-    found: NDArray[Any] = np.maximum(reference, target) - np.minimum(reference, target)
+def distances(reference: NDArray[Any], target: NDArray[Any], buffers: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Distances of two arrays of places; of their type. The answer lies in `buffers`, of shape (2, n or more), where given."""
+    if buffers is None:
+        buffers = np.empty((2, reference.size), reference.dtype)
+    found, other = buffers[0, : reference.size], buffers[1, : reference.size]
+    np.maximum(reference, target, out=found)
+    np.subtract(found, np.minimum(reference, target, out=other), out=found)
     sign = np.array(1 << (8 * reference.itemsize - 1), reference.dtype)
-    opposite = np.bitwise_xor(reference, target)
+    opposite = np.bitwise_xor(reference, target, out=other)
     if opposite.size and opposite.max() >= sign:
         rows = np.flatnonzero(opposite >= sign)
         found[rows] = (reference[rows] & ~sign) + (target[rows] & ~sign)
     return found
 
 
-def histogram(distance: NDArray[Any], largest: int) -> NDArray[np.int64]:
-    """How many distances (uint32 or uint64), the largest of them `largest`, are in each of the `BUCKETS`."""
+def histogram(distance: NDArray[Any], largest: int, buffer: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
+    """How many distances (uint32 or uint64), the largest of them `largest`, are in each of the `BUCKETS`.
+
+    `buffer`, of n elements or more, saves an allocation a call.
+    """
     found = np.zeros(BUCKETS, np.int64)
     last = largest.bit_length()
     if last <= _FEW_BUCKETS:  # counting each bucket is then quicker than sorting every distance into one
@@ -90,7 +97,8 @@ def histogram(distance: NDArray[Any], largest: int) -> NDArray[np.int64]:
         return found
     if largest >= 1 << 24:  # with the second highest bit cleared, no float32 rounds up to the next power of two
         distance = distance & ~(distance >> distance.dtype.type(1))
-    exponent = distance.astype(np.float32).view(np.int32) >> 23
+    exponent = np.empty(distance.size, np.intp) if buffer is None else buffer[: distance.size]
+    np.right_shift(distance.astype(np.float32).view(np.int32), 23, out=exponent)
     counts = np.bincount(exponent, minlength=127 + BUCKETS)
     found[0] = counts[0]
     found[1:] = counts[127 : 126 + BUCKETS]

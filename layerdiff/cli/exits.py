@@ -63,9 +63,6 @@ def _described(error: OSError) -> str:
 
 def main() -> None:
     """The `layerdiff` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without the character gets its escape, and no traceback
     try:
         from layerdiff.cli.app import app
 

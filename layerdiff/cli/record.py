@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from layerdiff.cli.parameters import UsageError
+
+if TYPE_CHECKING:
+    from layerdiff.record.plan import Plan
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # what follows SCRIPT belongs to it, `--` or not
 
@@ -38,13 +41,43 @@ def run(
 
     Exits with the script's own code.
     """
-    script, *arguments = command
-    if script == "-m":
-        if not arguments:
-            raise UsageError("-m needs the name of a module: layerdiff record -o OUT.h5 -- -m MODULE ARGS")
-        module, script, arguments = True, arguments[0], arguments[1:]
-    from layerdiff.record.script import run_script
+    if command[0] == "-m":
+        module, command = True, command[1:]
+    if not command:
+        raise UsageError("-m needs the name of a module: layerdiff record -o OUT.h5 -- -m MODULE ARGS")
+    selected = {"modules": modules, "types": types, "steps": steps, "ranks": _numbers(ranks), "keep": keep, "weights": weights}
+    options = {name: value for name, value in selected.items() if value is not None}
+    from layerdiff.record.script import plan_script, run_script
 
-    options = {"modules": modules, "types": types, "steps": steps, "ranks": ranks, "keep": keep, "weights": weights}
-    given = {name: value for name, value in options.items() if value is not None}
-    return run_script(output, script, arguments, is_module=module, plan=plan, **given)
+    if not plan:
+        return run_script(output, command, module=module, options=options)
+    planned, code = plan_script(output, command, module=module, options=options)
+    return code or _say(planned)
+
+
+def _numbers(ranks: str | None) -> list[int] | None:
+    if ranks is None:
+        return None
+    parts = [part.strip() for part in ranks.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--ranks {ranks}: give the numbers of processes, such as 0 or 0,1.")
+    return [int(part) for part in parts]
+
+
+def _say(plan: Plan) -> int:
+    from layerdiff.cli.exits import OK, UNUSABLE
+    from layerdiff.cli.streams import out, talk
+    from layerdiff.rows.figures import amount, count, size
+
+    if not plan.calls:
+        talk("layerdiff: no forward of a module ran, so there is nothing to plan.")
+        return UNUSABLE
+    room = "" if plan.free_bytes is None else f", and {size(plan.free_bytes)} are free: it {'fits' if plan.fits else 'DOES NOT FIT'}"
+    out(
+        f"{amount(plan.steps, 'step')} ran, of the first forward alone:\n"
+        f"  calls   {count(plan.calls)}\n"
+        f"  values  {count(plan.values)}, {count(plan.kept)} with their bytes\n"
+        f"  bytes   {size(plan.value_bytes)} of values, about {size(plan.index_bytes)} of index\n"
+        f"  disk    {size(plan.total_bytes)} a forward{room}\n"
+    )
+    return OK

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from layerdiff.rows.cells import visible
 
@@ -14,8 +15,7 @@ from layerdiff.rows.cells import visible
 def out(text: str) -> None:
     """Write data to stdout as it is, and flush. The caller has made names safe for its format."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        _write(sys.stdout, text)
     except BrokenPipeError:
         _forget(sys.stdout.fileno())
 
@@ -28,8 +28,7 @@ def talk(message: str) -> None:
 def write_talk(text: str) -> None:
     """Write text that is already safe to stderr, and flush."""
     try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        _write(sys.stderr, text)
     except BrokenPipeError:
         _forget(sys.stderr.fileno())
 
@@ -37,6 +36,16 @@ def write_talk(text: str) -> None:
 def is_terminal() -> bool:
     """Whether somebody can use a full screen: both ends are terminals, and not the dumb one."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """A stream that lacks a character gets its escape, and nobody a traceback.
+
+    The stream itself is not reconfigured: a recorded script writes to it too.
+    """
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def _forget(descriptor: int) -> None:

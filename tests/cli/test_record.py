@@ -1,0 +1,95 @@
+"""`record`: a script that knows nothing of it, its arguments, its streams and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+if "--scale" in sys.argv:
+    model[1].weight.data *= 1.5
+with torch.no_grad():
+    model(torch.ones(2, 8))
+    model(torch.zeros(2, 8))
+print("arguments", sys.argv[1:])
+sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "infer.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_fault_is_found_between_two_recorded_scripts(run: Run, script: Path) -> None:
+    done = run("record", "-o", "reference.h5", "--", script.name, code=0)
+    assert done.stdout == "arguments []\n"
+    run("record", "-o", "target.h5", "--", script.name, "--scale", code=0)
+    found = run("diff", "reference.h5", "target.h5", code=1)
+    assert "weight-differs" in found.stdout
+    assert "8 of 8 calls paired, 2 steps compared" in found.stdout
+    assert run("diff", "reference.h5", "reference.h5", code=0).stdout != ""
+
+
+def test_the_scripts_own_arguments_and_code(run: Run, script: Path) -> None:
+    """What follows the script is the script's, with `--` or without, even options that layerdiff has too."""
+    done = run("record", "-o", "x.h5", script.name, "-o", "y", "--plan", "--help", "7", code=7)
+    assert done.stdout == "arguments ['-o', 'y', '--plan', '--help', '7']\n"
+    run("inspect", "x.h5", code=0)
+
+
+@pytest.mark.parametrize("arguments", [("-m", "infer", "a"), ("--", "-m", "infer", "a")])
+def test_a_module(run: Run, script: Path, arguments: tuple[str, ...]) -> None:
+    assert run("record", "-o", "x.h5", *arguments, code=0).stdout == "arguments ['a']\n"
+    run("inspect", "x.h5", code=0)
+
+
+def test_selections_reach_the_recorder(run: Run, script: Path) -> None:
+    run(
+        "record", "-o", "x.h5", "--steps", "1:", "--types", "Linear", "--keep", "statistics", "--weights", "none", "--", script.name, code=0
+    )
+    out = run("inspect", "x.h5", code=0).stdout
+    assert "step 1" in out and "step 0" not in out
+    assert "0 B kept" in out
+
+
+def test_a_plan_counts_and_writes_nothing(run: Run, script: Path, tmp_path: Path) -> None:
+    out = run("record", "-o", "x.h5", "--plan", "--", script.name, code=0).stdout
+    assert "  calls   4\n" in out
+    assert "it fits\n" in out
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".pyc" and path.name != "__pycache__") == ["infer.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-o", "x.h5", "--steps", "x", "--", "infer.py"), "is no step"),
+        (("-o", "x.h5", "--keep", "some", "--", "infer.py"), "is no keep policy"),
+        (("-o", "x.h5", "--weights", "few", "--", "infer.py"), "is not one of"),
+        (("-o", "x.h5", "--ranks", "x", "--", "infer.py"), "give the numbers of processes"),
+        (("-o", "missing/x.h5", "--", "infer.py"), "does not exist"),
+        (("-o", "x.h5", "--", "gone.py"), "There is no script gone.py"),
+    ],
+)
+def test_what_cannot_start_is_said_before_the_script_runs(run: Run, script: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = run("record", *arguments, code=2)
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_script_that_raises(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("raise ValueError('its own error')")
+    done = run("record", "-o", "x.h5", "--", "bad.py", code=1)
+    assert "ValueError: its own error" in done.stderr
+    assert "layerdiff/cli" not in done.stderr

@@ -12,7 +12,6 @@ import argparse
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 HIDDEN, INNER, HEADS, LAYERS, VOCABULARY, LENGTH = 64, 160, 4, 5, 97, 18
 EPSILON = 1e-6

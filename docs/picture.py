@@ -28,5 +28,7 @@ async def draw() -> str:
 
 if __name__ == "__main__":
     drawn = asyncio.run(draw())
-    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.S).replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono")
+    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.S).replace(
+        "Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono"
+    )
     (HOME / "layers.svg").write_text(drawn)

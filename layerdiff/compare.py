@@ -105,9 +105,13 @@ def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignmen
         alignments.append(alignment)
     if not any(len(alignment.pairs) for alignment in alignments):
         hints = [remark for alignment in alignments for remark in alignment.remarks]
-        hints += [f"try the rename rule target = '{rule.target}', reference = '{rule.reference}'" for a in alignments for rule in a.proposed]
+        hints += [
+            f"try the rename rule target = '{rule.target}', reference = '{rule.reference}'" for a in alignments for rule in a.proposed
+        ]
         said = "".join(f"\n  {hint}" for hint in hints)
-        raise ComparisonError(f"Nothing of {traces.reference.path} and {traces.target.path} pairs: no site has the same name, step and call.{said}")
+        raise ComparisonError(
+            f"Nothing of {traces.reference.path} and {traces.target.path} pairs: no site has the same name, step and call.{said}"
+        )
     return tables, alignments
 
 
@@ -147,7 +151,9 @@ def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[
     """Verdict and statement of each site, with what was found at the origins; further calls of an origin's site say the same."""
     verdict, statement = sites["verdict"].copy(), sites["statement"].copy()
     for origin in origins:
-        same = (sites["site"] == sites["site"][origin.row]) & (sites["rank"] == sites["rank"][origin.row]) & (verdict == verdict[origin.row])
+        same = (
+            (sites["site"] == sites["site"][origin.row]) & (sites["rank"] == sites["rank"][origin.row]) & (verdict == verdict[origin.row])
+        )
         statement[same] = texts.intern(origin.statement)
         verdict[same] = int(origin.verdict)
     return verdict, statement
@@ -156,7 +162,9 @@ def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[
 def _with_cause(origin: Origin, before: Origin | None) -> Origin:
     if before is None or before.cause is None:
         return origin
-    return replace(origin, cause=before.cause, statement=before.statement, verdict=before.verdict, defect=before.defect, evidence=before.evidence)
+    return replace(
+        origin, cause=before.cause, statement=before.statement, verdict=before.verdict, defect=before.defect, evidence=before.evidence
+    )
 
 
 def _describe(traces: Both[Trace], profile: Profile, texts: Texts, sites: Any, pairs: Any, summary: AlignmentSummary) -> Comparison:
@@ -199,5 +207,3 @@ def _summary(alignments: list[Alignment]) -> AlignmentSummary:
         first.steps_all,
         tuple(remarks),
     )
-
-

@@ -22,7 +22,12 @@ X, A, B = (RNG.standard_normal((6, 16)).astype(np.float32) for _ in range(3))
 
 
 def model(path: Path, **outputs: Any) -> Path:
-    return write_model(path, {"a": ("Linear", outputs.get("a", A)), "b": ("Linear", outputs.get("b", B))}, inputs=outputs.get("x", X), meta=outputs.get("meta"))
+    return write_model(
+        path,
+        {"a": ("Linear", outputs.get("a", A)), "b": ("Linear", outputs.get("b", B))},
+        inputs=outputs.get("x", X),
+        meta=outputs.get("meta"),
+    )
 
 
 def by_site(comparison: Any) -> dict[str, str]:

@@ -14,7 +14,11 @@ from transformers import AutoModel, AutoTokenizer, BertModel
 
 from captures.recording import record
 
-SENTENCES = ["Two runs of one model should agree.", "Where they part, somebody has to find the layer.", "An epsilon is small until it is not."]
+SENTENCES = [
+    "Two runs of one model should agree.",
+    "Where they part, somebody has to find the layer.",
+    "An epsilon is small until it is not.",
+]
 
 
 def weights() -> Path:

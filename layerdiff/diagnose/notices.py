@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.alignment import Alignment
+from layerdiff.align.steps import NOT_RECORDED
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
 from layerdiff.judge.profile import Profile
@@ -55,10 +56,14 @@ def _steps(alignment: Alignment) -> Iterator[Notice]:
         return
     for name, index, every in (("reference", 0, alignment.steps_all.reference), ("target", 1, alignment.steps_all.target)):
         compared = {pair[index] for pair in alignment.steps}
-        alone = [step for step in range(min(compared), len(every)) if step not in compared]
+        alone = [step for step in range(min(compared), len(every)) if step not in compared and every[step] != NOT_RECORDED]
         if alone:
             shown = ", ".join(map(str, alone[:_SHOWN])) + (" and more" if len(alone) > _SHOWN else "")
-            yield Notice("steps-differ", f"the {name} ran {len(alone)} steps that the other run did not (step {shown}: {every[alone[0]]})", defect=True)
+            yield Notice(
+                "steps-differ",
+                f"the {name} ran {len(alone)} steps that the other run did not (step {shown}: {every[alone[0]]})",
+                defect=True,
+            )
 
 
 def _draws(traces: Both[Trace]) -> str | None:
@@ -69,7 +74,8 @@ def _draws(traces: Both[Trace]) -> str | None:
         for step in common:
             ours, theirs = drawn.reference[step], drawn.target[step]
             if ours[0] != theirs[0] and (ours[0] != ours[1] or theirs[0] != theirs[1]):
-                return f"random numbers were drawn in step {step}, from different states of the generator: seed both runs alike, or switch dropout off"
+                drawn_in = f"random numbers were drawn in step {step}, from different states of the generator"
+                return f"{drawn_in}: seed both runs alike, or switch dropout off"
     return None
 
 
@@ -207,7 +213,12 @@ def _weights(evidence: Evidence) -> Iterator[Notice]:
         site, position, pair = differing[0]
         how = _how_much(evidence, pair) if pairs["reference_shape"][pair] == pairs["target_shape"][pair] else "another shape"
         more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
-        yield Notice("weight-differs", f"{f'{site}.{position}'.lstrip('.')} is not the same weight in both runs ({how}){more}", site=site, defect=True)
+        yield Notice(
+            "weight-differs",
+            f"{f'{site}.{position}'.lstrip('.')} is not the same weight in both runs ({how}){more}",
+            site=site,
+            defect=True,
+        )
     if rounded:
         yield Notice("constant-dtype", f"{len(rounded)} weights are the reference's rounded to the target's dtype, {rounded[0]} the first")
 

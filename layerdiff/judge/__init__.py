@@ -1,0 +1,1 @@
+"""Verdicts: tables, profiles, regions, thresholds."""

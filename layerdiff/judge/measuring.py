@@ -38,6 +38,9 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
         stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
         if stored.reference is not None and stored.target is not None:
             screening = asdict(screen(stored.reference, stored.target))
+            if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
+                dtypes = f"{stored.reference.dtype.name} and {stored.target.dtype.name}"
+                return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")
             return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in _NUMBERS}})
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))

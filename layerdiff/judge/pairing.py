@@ -41,7 +41,9 @@ def calls_of(file: TraceFile) -> Calls:
     is_root = top & (np.asarray(calls.module) == _number_of(file, ""))
     names: dict[tuple[int, int, int, int], str] = {}
     sites: list[str] = []
-    for call, key in enumerate(zip(calls.root.tolist(), calls.module.tolist(), calls.operator.tolist(), calls.number.tolist(), strict=True)):
+    for call, key in enumerate(
+        zip(calls.root.tolist(), calls.module.tolist(), calls.operator.tolist(), calls.number.tolist(), strict=True)
+    ):
         found = names.get(key)
         if found is None:
             found = names[key] = file.site(call)
@@ -132,7 +134,9 @@ def _add_values(tables: Tables, files: Both[TraceFile], row: int, reference: int
     left = [f"{edges.reference[i].position} only in the reference" for i in reference_left]
     left += [f"{edges.target[j].position} only in the target" for j in target_left]
     if left:
-        tables.sites["statement"][row] = tables.texts.intern("Not compared: " + ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else ""))
+        tables.sites["statement"][row] = tables.texts.intern(
+            "Not compared: " + ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+        )
 
 
 def _add_pair(tables: Tables, files: Both[TraceFile], row: int, reference: Edge, target: Edge) -> None:

@@ -1,18 +1,18 @@
 """Profiles: what a user allows. `strict`, `relaxed`, or a TOML file that starts from one of them.
 
-    base = "strict"                    # or "relaxed"; strict where absent
-    allow = ["tf32"]                   # tf32, quantised, low-precision-collectives
-    same_dtype = false                 # true: a target in another dtype is a defect
+base = "strict"                    # or "relaxed"; strict where absent
+allow = ["tf32"]                   # tf32, quantised, low-precision-collectives
+same_dtype = false                 # true: a target in another dtype is a defect
 
-    [[threshold]]                      # the first that matches a site holds
-    sites = "model.layers.*.mlp*"      # a glob over sites
-    dtype = "bfloat16"                 # optional: the coarser dtype of the pair
-    local = 0.02                       # what the module may add, relative
-    gain = 8.0                         # how much it may magnify what came in
+[[threshold]]                      # the first that matches a site holds
+sites = "model.layers.*.mlp*"      # a glob over sites
+dtype = "bfloat16"                 # optional: the coarser dtype of the pair
+local = 0.02                       # what the module may add, relative
+gain = 8.0                         # how much it may magnify what came in
 
-    [[rename]]                         # the target's names read as the reference's
-    target = 'transformer\\.h\\.(\\d+)\\.(.*)'
-    reference = 'model.layers.\\1.\\2'
+[[rename]]                         # the target's names read as the reference's
+target = 'transformer\\.h\\.(\\d+)\\.(.*)'
+reference = 'model.layers.\\1.\\2'
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from layerdiff.align.alignment import RenameRule
 from layerdiff.errors import ProfileError
@@ -147,10 +147,10 @@ class _Reader:
         return RenameRule(target, reference)
 
     def _tables(self, data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        rows = data.get(key, [])
+        rows: Any = data.get(key, [])
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             self._fail(f"{key} must be written as [[{key}]] tables")
-        return rows
+        return list(rows)
 
     def _text(self, row: Mapping[str, Any], key: str, where: str) -> str | None:
         value = row.get(key)
@@ -171,5 +171,5 @@ class _Reader:
             if key not in known:
                 self._fail(f"{where}{key} is no key of a profile; known are {', '.join(sorted(known))}")
 
-    def _fail(self, what: str) -> Any:
+    def _fail(self, what: str) -> NoReturn:
         raise ProfileError(f"{self._path}: {what}.")

@@ -70,7 +70,9 @@ class _Judge:
         with np.errstate(divide="ignore", invalid="ignore"):
             peak = pairs["max_abs"] / pairs["max_reference"]
         known = self._measured & self._is_float & (pairs["equal"] == 0)
-        return np.where(known, np.nan_to_num(l2, nan=0.0, posinf=np.inf), 0.0), np.where(known, np.nan_to_num(peak, nan=0.0, posinf=np.inf), 0.0)
+        return np.where(known, np.nan_to_num(l2, nan=0.0, posinf=np.inf), 0.0), np.where(
+            known, np.nan_to_num(peak, nan=0.0, posinf=np.inf), 0.0
+        )
 
     def run(self) -> Judged:
         pairs = self._pairs
@@ -113,7 +115,8 @@ class _Judge:
         pairs = self._pairs
         rounded = np.where(pairs["reference_dtype"] == pairs["target_dtype"], 0.0, self._roundoff)
         shapes = pairs["reference_shape"] != pairs["target_shape"]
-        return (pairs["role"] == Role.WEIGHT) & ((difference > rounded) | shapes)
+        other: Flags = (pairs["role"] == Role.WEIGHT) & ((difference > rounded) | shapes)
+        return other
 
     def _run_roundoff(self) -> float:
         """The coarsest roundoff that any float value of the two runs has."""
@@ -147,7 +150,16 @@ class _Judge:
         return verdict
 
     def _with_numbers(
-        self, verdict: NDArray[np.uint8], owner: Rows, leaves: Flags, ratio: Reals, allowed: Reals, broken: Flags, convicted: Flags, flips: Flags, limits: _Limits
+        self,
+        verdict: NDArray[np.uint8],
+        owner: Rows,
+        leaves: Flags,
+        ratio: Reals,
+        allowed: Reals,
+        broken: Flags,
+        convicted: Flags,
+        flips: Flags,
+        limits: _Limits,
     ) -> Judged:
         """The pair that decided each site: broken first, then convicted, then the nearest to its limit."""
         rank = np.where(broken, 3, np.where(convicted, 2, np.where(flips, 1, 0))).astype(float)
@@ -170,7 +182,9 @@ class _Judge:
             rule = self._rules(judged, pair, by_peak, broken, convicted & ~self._is_float, flips, limits)
         return Judged(verdict, chosen, measured, limit, rule)
 
-    def _rules(self, judged: Flags, pair: Rows, by_peak: Flags, broken: Flags, decided: Flags, flips: Flags, limits: _Limits) -> NDArray[np.int32]:
+    def _rules(
+        self, judged: Flags, pair: Rows, by_peak: Flags, broken: Flags, decided: Flags, flips: Flags, limits: _Limits
+    ) -> NDArray[np.int32]:
         """The name of the rule that decided, interned: measure, class, dtype."""
         kind = np.where(broken[pair], 3, np.where(decided[pair], 2, np.where(flips[pair], 1, 0)))
         statistics = self._pairs["source"][pair] == Source.STATISTICS
@@ -213,7 +227,9 @@ class _Limits:
         number = self.class_number[np.maximum(owner, 0)]
         rounding, summing, gain = (np.array([getattr(c, name) for c in CLASSES])[number] for name in ("rounding", "summing", "gain"))
         gain = np.maximum(gain, np.where(number == CLASSES.index(ROTARY), self._positions(), 0.0))
-        local = rounding * np.maximum(roundoff, self._profile_floor(number)) + summing * np.where(roundoff < FP32_ROUNDOFF, roundoff, FP32_ROUNDOFF)
+        local = rounding * np.maximum(roundoff, self._profile_floor(number)) + summing * np.where(
+            roundoff < FP32_ROUNDOFF, roundoff, FP32_ROUNDOFF
+        )
         local, gain = self._users(owner, local, gain)
         return local + gain * incoming
 

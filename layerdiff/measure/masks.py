@@ -1,9 +1,8 @@
 """Masks: what a very negative number, -inf and `False` have in common.
 
 An additive mask forbids a position with -inf or with the lowest finite number of some dtype; a boolean
-mask with False. They are one meaning, whichever a run uses, and no part of any norm. A float16 value
-counts as forbidden only against -inf or another dtype's forbidden value: -40000 against -50000 in
-float16 may be two activations.
+mask with False. They are one meaning, whichever a run uses, and no part of any norm. In float16 only the
+lowest number itself counts, and only against -inf or another dtype's forbidden value: activations come near it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _FORBIDDEN: Final = {  # ranges of numbers that mean "forbidden": from the lowes
     "float64": ((-np.inf, -0.5 * float(np.finfo(np.float64).max)), (-(2.0**128), -(2.0**127) * (1 - 2.0**-8))),
     "float32": ((-np.inf, -(2.0**127) * (1 - 2.0**-8)),),  # half of bfloat16's lowest, which a cast mask holds
     "bfloat16": ((-np.inf, -(2.0**127) * (1 - 2.0**-8)),),
-    "float16": ((-np.inf, -0.5 * 65504.0),),
+    "float16": ((-np.inf, -65504.0),),  # no less: activations do reach half of it
 }
-HIGHEST_FORBIDDEN: Final = -0.5 * 65504.0
+HIGHEST_FORBIDDEN: Final = -65504.0
 """A value above this forbids nothing in any dtype."""
 
 

@@ -1,0 +1,1 @@
+"""Traces: the schema, the writer and its journal, recovery, the checked reader."""

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import NotATraceError, UnsafeTraceError
 
-_BUILT_IN_FILTERS: Final = frozenset({h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_SCALEOFFSET, h5z.FILTER_NBIT})
+_BUILT_IN_FILTERS: Final = frozenset(
+    {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_SCALEOFFSET, h5z.FILTER_NBIT}
+)
 _LARGEST_RATIO: Final = 1100
 """DEFLATE cannot expand a byte to more than about 1032: a larger dataset is a bomb."""
 
@@ -39,7 +41,9 @@ def open_file(path: Path, *, what: str = "trace") -> h5py.File:
     except OSError as error:
         cause = str(error)
         if "truncated" in cause or "eof" in cause.lower():
-            raise NotATraceError(f"{path} is cut short: it was copied or written in part. Copy it again, or record again. ({cause})") from None
+            raise NotATraceError(
+                f"{path} is cut short: it was copied or written in part. Copy it again, or record again. ({cause})"
+            ) from None
         raise NotATraceError(f"{path} is not a readable {what}: HDF5 says: {cause}") from None
     except RuntimeError as error:  # a damaged heap or B-tree surfaces so
         raise NotATraceError(f"{path} is damaged: HDF5 says: {error}") from None
@@ -113,7 +117,9 @@ def read_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> NDArray[Any
     """
     dataset = open_dataset(file, name)
     if dataset.get_type().get_size() != dtype.itemsize or len(dataset.shape) != 1:
-        raise UnsafeTraceError(f"{file.filename}: {name} must be one-dimensional {dtype}; it is {len(dataset.shape)}-dimensional of other width.")
+        raise UnsafeTraceError(
+            f"{file.filename}: {name} must be one-dimensional {dtype}; it is {len(dataset.shape)}-dimensional of other width."
+        )
     found = dataset.dtype
     if found != dtype:
         raise UnsafeTraceError(f"{file.filename}: {name} must be {dtype}; it is {found}.")

@@ -28,7 +28,11 @@ class Texts:
         self._bytes = read_column(file, "text/bytes", np.dtype("u1"))
         offsets = self._offsets.astype(np.int64)
         require(offsets.size >= 1 and offsets[0] == 0, self._path, "text/offset must begin with 0")
-        require(bool(np.all(np.diff(offsets) >= 0)) and offsets[-1] == self._bytes.size, self._path, "text/offset must grow and end with the text")
+        require(
+            bool(np.all(np.diff(offsets) >= 0)) and offsets[-1] == self._bytes.size,
+            self._path,
+            "text/offset must grow and end with the text",
+        )
         self._decoded: dict[int, str] = {}
 
     def __len__(self) -> int:

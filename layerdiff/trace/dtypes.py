@@ -7,7 +7,7 @@ slower, and its FP8 E4M3 reads the top codes of torch's float8_e4m3fn as inf or 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -60,11 +60,13 @@ class Dtype:
         if self.kind == "bits":
             return raw
         if self.name == "bfloat16":
-            return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return _table(self)[raw]
+            wide: NDArray[Any] = (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            return wide
+        looked_up: NDArray[Any] = _table(self)[raw]
+        return looked_up
 
 
-@lru_cache(maxsize=None)
+@cache
 def _table(dtype: Dtype) -> NDArray[np.float32]:
     """All 256 values of an 8-bit float, as float32."""
     codes = np.arange(256)

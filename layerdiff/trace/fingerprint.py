@@ -35,19 +35,22 @@ def splitmix64(seed: int, first: int, count: int) -> NDArray[np.uint64]:
         z = np.uint64(seed) + n * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+        return mixed
 
 
 @lru_cache(maxsize=2)
 def word_weights(half: int) -> NDArray[np.int64]:
     """w_h: int64 of shape (BLOCK_WORDS,); half 0 is high, 1 is low."""
-    return (splitmix64(WORD_SEEDS[half], 0, BLOCK_WORDS) | np.uint64(1)).view(np.int64)
+    weights: NDArray[np.int64] = (splitmix64(WORD_SEEDS[half], 0, BLOCK_WORDS) | np.uint64(1)).view(np.int64)
+    return weights
 
 
 @lru_cache(maxsize=64)
 def block_weights(half: int, group: int) -> NDArray[np.int64]:
     """M_h of the blocks `4096 * group` to `4096 * group + 4095`, as int64."""
-    return (splitmix64(BLOCK_SEEDS[half], group * _GROUP_BLOCKS, _GROUP_BLOCKS) | np.uint64(1)).view(np.int64)
+    weights: NDArray[np.int64] = (splitmix64(BLOCK_SEEDS[half], group * _GROUP_BLOCKS, _GROUP_BLOCKS) | np.uint64(1)).view(np.int64)
+    return weights
 
 
 def combine(half: int, first: int, sums: NDArray[np.int64]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from h5py import h5t
@@ -10,7 +10,7 @@ from h5py import h5t
 from layerdiff.trace.dtypes import Dtype
 
 
-@lru_cache(maxsize=None)
+@cache
 def hdf5_type(dtype: Dtype) -> h5t.TypeID:
     """The type of a dataset of `dtype`.
 

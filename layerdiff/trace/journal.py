@@ -64,7 +64,9 @@ def _check_header(row: Any, path: Path) -> None:
     if not (isinstance(row, list) and len(row) >= 4 and row[:2] == ["h", JOURNAL_FORMAT]):
         raise NotATraceError(f"{path} is not a journal of a trace.")
     if row[2] != VERSION[0]:
-        raise TraceVersionError(f"{path} was written by version {row[2]}.{row[3]} of the format; this layerdiff reads version {VERSION[0]}.")
+        raise TraceVersionError(
+            f"{path} was written by version {row[2]}.{row[3]} of the format; this layerdiff reads version {VERSION[0]}."
+        )
 
 
 @dataclass
@@ -132,7 +134,6 @@ class _Growing:
         if not self._chunks:
             return {name: np.empty(0, dtype) for name, dtype in self._columns.items()}
         return {name: np.concatenate(parts) for name, parts in zip(self._columns, zip(*self._chunks, strict=True), strict=True)}
-
 
 
 def call_line(row: Row) -> str:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import h5py
 import numpy as np
@@ -94,7 +94,7 @@ class Places:
         if container.address is None:
             self._fill_from_hdf5(out, container, offset)
             return
-        view: Any = memoryview(out)
+        view = memoryview(out.data)
         position = container.address + offset
         while view:
             done = os.preadv(self._fd, [view], position)

@@ -8,7 +8,6 @@ microseconds.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +64,8 @@ class TraceFile:
             raise NotATraceError(f"{self.path} is an HDF5 file, and not a trace.{said} `layerdiff record -o NAME.h5 -- SCRIPT` makes one.")
         if version[:1] != [VERSION[0]]:
             raise TraceVersionError(
-                f"{self.path} was written in version {'.'.join(map(str, version))} of the format; this layerdiff reads version {VERSION[0]}. "
-                f"Install the layerdiff that wrote it, or record again."
+                f"{self.path} was written in version {'.'.join(map(str, version))} of the format; "
+                f"this layerdiff reads version {VERSION[0]}. Install the layerdiff that wrote it, or record again."
             )
 
     def _read_meta(self) -> dict[str, Any]:
@@ -179,9 +178,9 @@ class TraceFile:
         columns = self.values
         if not int(columns.known[value]) & Known.STATISTICS:
             return None
-        numbers = (columns.minimum, columns.maximum, columns.mean, columns.rms)
-        counts = (columns.nan, columns.posinf, columns.neginf)
-        return Statistics(*(float(c[value]) for c in numbers), *(int(c[value]) for c in counts))
+        minimum, maximum, mean, rms = (float(c[value]) for c in (columns.minimum, columns.maximum, columns.mean, columns.rms))
+        nan, posinf, neginf = (int(c[value]) for c in (columns.nan, columns.posinf, columns.neginf))
+        return Statistics(minimum, maximum, mean, rms, nan, posinf, neginf)
 
     def fingerprint(self, value: int) -> tuple[int, int] | None:
         """The 128-bit fingerprint of the bits, as (high, low)."""
@@ -210,7 +209,9 @@ class TraceFile:
         nbytes = self.count(value) * dtype.itemsize
         if storage == Storage.VIEW:
             return None
-        require(int(columns.nbytes[value]) == nbytes, self.path, f"value {value} has {int(columns.nbytes[value])} bytes, its shape {nbytes}")
+        require(
+            int(columns.nbytes[value]) == nbytes, self.path, f"value {value} has {int(columns.nbytes[value])} bytes, its shape {nbytes}"
+        )
         if nbytes == 0:
             return None
         return self._places.find(storage, int(columns.container[value]), int(columns.offset[value]), nbytes)

@@ -7,6 +7,7 @@ bytes are. They are copied, so recovering needs room for them once more.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from layerdiff.trace import journal
 from layerdiff.trace.schema import CALLS, VALUES, CallKind, CallRow, CallStatus, Known, Role, Statistics, Storage, ValueKind, ValueRow
 from layerdiff.trace.writer import TraceWriter, is_locked, journal_path, part_path
 
-_VALUE = {name: i for i, name in enumerate(VALUES)}
-_CALL = {name: i for i, name in enumerate(CALLS)}
+Texts = Callable[[int], str | None]
 
 
 def recover(part: Path) -> Path:
@@ -36,7 +36,9 @@ def recover(part: Path) -> Path:
     target = part.with_suffix("")
     lines = journal_path(target)
     if not part.exists():
-        raise NotATraceError(f"{part} does not exist. A recording that was killed leaves NAME.h5.part and NAME.h5.journal; name the .part file.")
+        raise NotATraceError(
+            f"{part} does not exist. A recording that was killed leaves NAME.h5.part and NAME.h5.journal; name the .part file."
+        )
     if not lines.exists():
         raise NotATraceError(f"{lines} is missing: without the journal nothing of {part} can be found again.")
     if is_locked(lines):
@@ -61,7 +63,7 @@ def recover(part: Path) -> Path:
 
 def _replay(lines: Path, part: Path, writer: TraceWriter) -> None:
     texts: list[str] = []
-    containers = {"d": Storage.DATASET, "s": Storage.SLAB}
+    containers = {"d": int(Storage.DATASET), "s": int(Storage.SLAB)}
     addresses = {(containers[row[0]], row[1]): row[2] for row in journal.rows(lines) if row[0] in containers}  # the last word counts
 
     def text(index: int) -> str | None:
@@ -95,50 +97,50 @@ def _replay(lines: Path, part: Path, writer: TraceWriter) -> None:
                 writer.add_value(value, data)
 
 
-def _call(fields: list[Any], text: Any) -> CallRow:
-    get = lambda name: fields[_CALL[name]]  # noqa: E731  # a row read by column name, five times
+def _call(fields: list[Any], text: Texts) -> CallRow:
+    row = dict(zip(CALLS, fields, strict=True))
     return CallRow(
-        CallKind(get("kind")),
-        text(get("module")) or "",
-        type=text(get("type")),
-        operator=text(get("operator")),
-        number=get("number"),
-        root=get("root"),
-        parent=get("parent"),
-        step=get("step"),
-        occurrence=get("occurrence"),
-        stack=text(get("stack")),
-        detail=text(get("detail")),
+        CallKind(row["kind"]),
+        text(row["module"]) or "",
+        type=text(row["type"]),
+        operator=text(row["operator"]),
+        number=row["number"],
+        root=row["root"],
+        parent=row["parent"],
+        step=row["step"],
+        occurrence=row["occurrence"],
+        stack=text(row["stack"]),
+        detail=text(row["detail"]),
     )
 
 
-def _value(fields: list[Any], text: Any) -> tuple[ValueRow, tuple[int, int, int, int] | None]:
-    get = lambda name: fields[_VALUE[name]]  # noqa: E731  # as above
-    numbers = ("minimum", "maximum", "mean", "rms")
+def _value(fields: list[Any], text: Texts) -> tuple[ValueRow, tuple[int, int, int, int] | None]:
+    row = dict(zip(VALUES, fields, strict=True))
+    known = Known(row["known"])
     statistics = None
-    if get("known") & Known.STATISTICS:
-        statistics = Statistics(*(float(get(name)) for name in numbers), get("nan"), get("posinf"), get("neginf"))
-    row = ValueRow(
-        text(get("dtype")) or "",
-        _dimensions(text(get("shape"))),
-        kind=ValueKind(get("kind")),
-        name=text(get("name")),
-        device=text(get("device")),
-        strides=None if get("strides") < 0 else _dimensions(text(get("strides"))),
-        base=get("base"),
-        view=text(get("view")),
-        version=get("version"),
-        reason=text(get("reason")),
+    if known & Known.STATISTICS:
+        minimum, maximum, mean, rms = (float(row[name]) for name in ("minimum", "maximum", "mean", "rms"))
+        statistics = Statistics(minimum, maximum, mean, rms, row["nan"], row["posinf"], row["neginf"])
+    value = ValueRow(
+        text(row["dtype"]) or "",
+        _dimensions(text(row["shape"])),
+        kind=ValueKind(row["kind"]),
+        name=text(row["name"]),
+        device=text(row["device"]),
+        strides=None if row["strides"] < 0 else _dimensions(text(row["strides"])),
+        base=row["base"],
+        view=text(row["view"]),
+        version=row["version"],
+        reason=text(row["reason"]),
         statistics=statistics,
-        fingerprint=(get("fingerprint_high"), get("fingerprint_low")) if get("known") & Known.FINGERPRINT else None,
-        placement=text(get("placement")),
-        detail=text(get("detail")),
+        fingerprint=(row["fingerprint_high"], row["fingerprint_low"]) if known & Known.FINGERPRINT else None,
+        placement=text(row["placement"]),
+        detail=text(row["detail"]),
     )
-    storage = get("storage")
-    if storage not in (Storage.DATASET, Storage.SLAB):
-        return row, None
-    return row, (storage, get("container"), get("offset"), get("nbytes"))
+    if row["storage"] not in (Storage.DATASET, Storage.SLAB):
+        return value, None
+    return value, (row["storage"], row["container"], row["offset"], row["nbytes"])
 
 
-def _dimensions(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text[1:-1].split(",") if number)
+def _dimensions(text: str | None) -> tuple[int, ...]:
+    return tuple(int(number) for number in (text or "[]")[1:-1].split(",") if number)

@@ -10,7 +10,7 @@ added, with a new minor version; a change of meaning is a new major version.
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -90,7 +90,7 @@ _SMALL: Final = np.dtype("<i4")
 _CODE: Final = np.dtype("u1")
 _REAL: Final = np.dtype("<f8")
 
-CALLS: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # the scalar type differs a column
+CALLS: Final[dict[str, np.dtype[Any]]] = {
     "kind": _CODE,
     "status": _CODE,
     "root": _SMALL,
@@ -106,7 +106,7 @@ CALLS: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # the scalar ty
     "detail": TEXT,
 }
 
-VALUES: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # as above
+VALUES: Final[dict[str, np.dtype[Any]]] = {
     "kind": _CODE,
     "name": TEXT,
     "dtype": TEXT,
@@ -135,7 +135,7 @@ VALUES: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # as above
     "detail": TEXT,
 }
 
-EDGES: Final[dict[str, np.dtype]] = {  # type: ignore[type-arg]  # as above
+EDGES: Final[dict[str, np.dtype[Any]]] = {
     "call": _ROW,
     "role": _CODE,
     "position": TEXT,

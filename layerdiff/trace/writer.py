@@ -290,9 +290,9 @@ class TraceWriter:
 
     def _write_dataset(self, row: ValueRow, data: NDArray[np.uint8]) -> int:
         dtype = dtype_named(row.dtype)
+        shape: tuple[int, ...]
         if dtype is None or dtype.kind == "complex":
-            stored, shape = np.dtype("u1"), (data.nbytes,)
-            kind = hdf5_type(BYTES)
+            stored, shape, kind = BYTES.raw, (data.nbytes,), hdf5_type(BYTES)
         else:
             stored, shape, kind = dtype.raw, row.shape, hdf5_type(dtype)
         assert data.nbytes == int(np.prod(shape)) * stored.itemsize
@@ -484,7 +484,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _pwrite_all(fd: int, parts: list[NDArray[np.uint8] | bytes], address: int) -> None:
     """Write `parts` one after another from `address` on, however many calls it takes."""
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
+    views = [memoryview(part if isinstance(part, bytes) else part.data).cast("B") for part in parts if len(part)]
     while views:
         done = os.pwritev(fd, views[:1024], address)
         address += done

@@ -1,7 +1,7 @@
 """`make evaluate`: the table of truth. Fault-free pairs, faults put in, every capture made anew, and many kills.
 
-    make evaluate                     # everything, about ten minutes on two cores
-    make evaluate ARGS="--seeds 3"    # more seeds
+make evaluate                     # everything, about ten minutes on two cores
+make evaluate ARGS="--seeds 3"    # more seeds
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         good, values = kills(folder, chosen.kills)
-        print(f"| kill -9 while writing | everything journaled back | values |\n| ---: | ---: | ---: |\n| {chosen.kills} | {good} | {values} |\n")
+        print("| kill -9 while writing | everything journaled back | values |\n| ---: | ---: | ---: |")
+        print(f"| {chosen.kills} | {good} | {values} |\n")
         wrong = remade(folder) + faulty(folder) + clean(folder, chosen.seeds)
     for line in wrong:
         print(f"WRONG {line}")

@@ -66,7 +66,9 @@ def _decode(architecture: str, size: Size, seed: int, dtype: torch.dtype) -> Pai
 VARIATIONS = ("bf16", "fp16", "fp64", "sdpa", "sdpa bf16", "autocast", "padded bf16", "threads")
 
 
-def clean_pairs(*, seeds: range, sizes: tuple[Size, ...] = (SMALL, MEDIUM, LONG), spreads: tuple[float, ...] = (1.0, 3.0)) -> Iterator[Pair]:
+def clean_pairs(
+    *, seeds: range, sizes: tuple[Size, ...] = (SMALL, MEDIUM, LONG), spreads: tuple[float, ...] = (1.0, 3.0)
+) -> Iterator[Pair]:
     """Every architecture in every harmless variation."""
     for architecture in ARCHITECTURES:
         for size in sizes:

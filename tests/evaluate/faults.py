@@ -129,8 +129,12 @@ def faults() -> Iterator[Fault]:
     yield Fault("gelu for silu", _replace_activation(nn.GELU()))
     yield Fault("relu for silu", _replace_activation(nn.ReLU()))
     yield Fault("last rows zero", _forward(lambda m, k: _layer(m, k).mlp.down_proj, _zero_rows, "model.layers.{}.mlp.down_proj"))
-    yield Fault("scaled by 1.01", _forward(lambda m, k: _layer(m, k).self_attn.o_proj, lambda y: y * 1.01, "model.layers.{}.self_attn.o_proj"))
-    yield Fault("scaled by 1.0001", _forward(lambda m, k: _layer(m, k).self_attn.o_proj, lambda y: y * 1.0001, "model.layers.{}.self_attn.o_proj"))
+    yield Fault(
+        "scaled by 1.01", _forward(lambda m, k: _layer(m, k).self_attn.o_proj, lambda y: y * 1.01, "model.layers.{}.self_attn.o_proj")
+    )
+    yield Fault(
+        "scaled by 1.0001", _forward(lambda m, k: _layer(m, k).self_attn.o_proj, lambda y: y * 1.0001, "model.layers.{}.self_attn.o_proj")
+    )
     yield Fault("heads swapped", _forward(lambda m, k: _layer(m, k).self_attn.q_proj, _swap_heads, "model.layers.{}.self_attn.q_proj"))
     yield Fault("one NaN", _forward(lambda m, k: _layer(m, k).mlp.up_proj, _one_nan, "model.layers.{}.mlp.up_proj"))
     yield Fault("residual dropped", _residual_dropped)

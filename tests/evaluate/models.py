@@ -86,7 +86,9 @@ def mixtral(size: Size, attention: str = "eager") -> nn.Module:
 
 
 def gpt2(size: Size, attention: str = "eager") -> nn.Module:
-    config = GPT2Config(vocab_size=VOCABULARY, n_embd=size.hidden, n_layer=size.layers, n_head=4, n_positions=1024, attn_implementation=attention)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=size.hidden, n_layer=size.layers, n_head=4, n_positions=1024, attn_implementation=attention
+    )
     return GPT2LMHeadModel(config).eval()
 
 

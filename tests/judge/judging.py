@@ -37,7 +37,9 @@ class Tables:
             self.sites[column].append(row.get(column, 0))
         return len(self.sites["site"]) - 1
 
-    def pair(self, site: int, role: Role, rel_l2: float | None, *, dtype: str = "float32", target_dtype: str | None = None, **fields: Any) -> int:
+    def pair(
+        self, site: int, role: Role, rel_l2: float | None, *, dtype: str = "float32", target_dtype: str | None = None, **fields: Any
+    ) -> int:
         """A pair of values: `rel_l2` None is bit equality."""
         equal = rel_l2 is None
         row = {

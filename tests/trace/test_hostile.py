@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,10 +79,8 @@ def test_bytes_flipped_anywhere_never_crash(path: Path) -> None:
         for position in rng.integers(0, len(whole), 3):
             damaged[position] ^= int(rng.integers(1, 256))
         path.write_bytes(damaged)
-        try:
+        with contextlib.suppress(TraceError):
             read_all(path)
-        except TraceError:
-            pass
 
 
 Change = Callable[[h5py.File], None]
@@ -184,7 +183,16 @@ def test_hostile_files_are_refused_with_a_reason(path: Path, name: str) -> None:
         read_all(path)
 
 
-SHAPES = {"negative": "[-1]", "real": "[1.5]", "text": '["a"]', "object": "{}", "nested": "[[2]]", "null": "null", "deep": "[" * 5000, "huge": str([2**61] * 3)}
+SHAPES = {
+    "negative": "[-1]",
+    "real": "[1.5]",
+    "text": '["a"]',
+    "object": "{}",
+    "nested": "[[2]]",
+    "null": "null",
+    "deep": "[" * 5000,
+    "huge": str([2**61] * 3),
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
@@ -192,7 +200,10 @@ def test_hostile_shapes(path: Path, shape: str) -> None:
     text = np.frombuffer(shape.encode(), "u1")
     with h5py.File(path, "r+") as file:
         number = file["text/offset"].shape[0] - 1
-        joined, offsets = np.concatenate([file["text/bytes"][:], text]), np.append(file["text/offset"][:], file["text/bytes"].shape[0] + len(text))
+        joined, offsets = (
+            np.concatenate([file["text/bytes"][:], text]),
+            np.append(file["text/offset"][:], file["text/bytes"].shape[0] + len(text)),
+        )
         replace("text/bytes", lambda _: joined)(file)
         replace("text/offset", lambda _: offsets.astype("<u8"))(file)
         file["values/shape"][0] = number

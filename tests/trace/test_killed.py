@@ -45,6 +45,24 @@ WRITER = textwrap.dedent(
     print("closed", flush=True)
     """
 )
+LIMITED = textwrap.dedent(
+    """
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))
+    """
+)
+CLOSING = textwrap.dedent(
+    """
+    import atexit
+    def end():
+        try:
+            writer.close(reason="disk full")
+        except OSError as error:
+            print("ERROR", error, flush=True)
+    atexit.register(end)
+    """
+)
 SIZES = [5, 4096, 70_000, 0, 1_500_000, 333]
 
 
@@ -79,8 +97,8 @@ def test_kill_9_loses_at_most_a_batch(tmp_path: Path, delay_s: float) -> None:
 
 
 def test_a_full_disk_keeps_what_was_journaled(tmp_path: Path) -> None:
-    limited = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))\n"
-    done = subprocess.run([sys.executable, "-c", limited + WRITER, str(tmp_path / "t.h5"), "60"], capture_output=True, text=True, check=False)
+    script = LIMITED + WRITER
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "t.h5"), "60"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "OSError" in done.stderr and "t.h5" in done.stderr
     promised = [int(line) for line in done.stdout.split()]
@@ -89,13 +107,8 @@ def test_a_full_disk_keeps_what_was_journaled(tmp_path: Path) -> None:
 
 
 def test_closing_after_a_full_disk_leaves_the_part_for_recover(tmp_path: Path) -> None:
-    script = WRITER.replace('writer.flush()\n', 'writer.flush()\n').replace(
-        "for i in range(int(sys.argv[2])):",
-        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))\nimport atexit\n"
-        "def end():\n    try:\n        writer.close(reason='disk full')\n    except OSError as error:\n        print('ERROR', error, flush=True)\n"
-        "atexit.register(end)\nfor i in range(int(sys.argv[2])):",
-    )
+    loop = "for i in range(int(sys.argv[2])):"
+    script = WRITER.replace(loop, LIMITED + CLOSING + loop)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "t.h5"), "60"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     if (tmp_path / "t.h5").exists():  # the index still fitted
@@ -126,5 +139,3 @@ def test_a_journal_cut_anywhere_recovers_a_prefix(tmp_path: Path) -> None:
         assert len(file.values) == sum(line[0] == "v" for line in lines)
         for value in range(len(file.values)):
             assert np.array_equal(file.raw(value), np.full(SIZES[value % len(SIZES)], value % 251, np.uint8))
-
-

@@ -84,7 +84,18 @@ def test_calls_edges_texts_and_numbers_come_back(tmp_path: Path) -> None:
         call = writer.begin_call(CallRow(CallKind.MODULE, name, type="Layer", parent=top, step=2, occurrence=1, detail='{"x": 1}'))
         writer.end_call(call, CallStatus.RAISED, detail='{"x": 2}')
     numbers = Statistics(-np.inf, 1e-300, float("nan"), 0.1, 1, 2, 3)
-    row = ValueRow("float32", (3,), kind=ValueKind.PARAMETER, name="w", device="cuda:1", strides=(7,), version=4, statistics=numbers, fingerprint=(2**64 - 1, 5), reason="r")
+    row = ValueRow(
+        "float32",
+        (3,),
+        kind=ValueKind.PARAMETER,
+        name="w",
+        device="cuda:1",
+        strides=(7,),
+        version=4,
+        statistics=numbers,
+        fingerprint=(2**64 - 1, 5),
+        reason="r",
+    )
     value = writer.add_value(row, None)
     writer.add_edge(top, Role.WEIGHT, "weight", value)
     writer.end_call(top, CallStatus.RETURNED)

@@ -27,7 +27,9 @@ def value_row(array: NDArray[Any], dtype: str | None = None, **fields: Any) -> V
     return ValueRow(dtype or str(array.dtype), array.shape, statistics=statistics, fingerprint=fingerprint(raw(array)), **fields)
 
 
-def write_model(path: Path, modules: dict[str, tuple[str, NDArray[Any]]], *, inputs: NDArray[Any], meta: dict[str, Any] | None = None, steps: int = 1) -> Path:
+def write_model(
+    path: Path, modules: dict[str, tuple[str, NDArray[Any]]], *, inputs: NDArray[Any], meta: dict[str, Any] | None = None, steps: int = 1
+) -> Path:
     """A trace of a root whose children run one after another, each fed with the output of the one before.
 
     `modules`: path -> (type, output); the root returns the last output.

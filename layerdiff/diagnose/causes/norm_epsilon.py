@@ -59,13 +59,20 @@ def explain(evidence: Evidence, row: int) -> Found | None:
     return Found(
         "rmsnorm-eps" if "layernorm" not in kind else "layernorm-eps",
         f"{said}, reference {epsilon.reference:g} (fitted {fitted:.4g} ± {uncertainty:.1g} from {len(factor)} rows)",
-        {"fit": {"epsilon": fitted, "uncertainty": uncertainty, "rows": len(factor), "remains": remains}, "reference_epsilon": epsilon.reference},
+        {
+            "fit": {"epsilon": fitted, "uncertainty": uncertainty, "rows": len(factor), "remains": remains},
+            "reference_epsilon": epsilon.reference,
+        },
     )
 
 
 def _epsilon(attributes: dict[str, Any]) -> float | None:
     """The one attribute that is an epsilon."""
-    found = [value for name, value in attributes.items() if "eps" in name.lower() and isinstance(value, int | float) and not isinstance(value, bool)]
+    found = [
+        value
+        for name, value in attributes.items()
+        if "eps" in name.lower() and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     return float(found[0]) if len(found) == 1 else None
 
 

@@ -1,8 +1,8 @@
 """The tensors of nested arguments and results, with their positions, and a JSON picture of the rest.
 
 Positions: `out`, `out[1]`, `out.last_hidden_state`, `in[0]`, `in.attention_mask`, nested at will. In the
-picture a tensor is `{"tensor": POSITION}`; None, numbers and texts are themselves; what is not looked
-into is `{"skipped": TYPE}`.
+picture a tensor is `{"tensor": POSITION}`, an object that holds some is `{"object": TYPE, "fields": ...}`;
+None, numbers and texts are themselves; what is not looked into is `{"skipped": TYPE}`.
 
 Objects that are no container are walked by `vars()` alone: a property may compute, and a recorder
 must not. One that an enclosing call's inputs already showed is `{"seen": TYPE}`, or a KV cache would
@@ -107,7 +107,7 @@ class Found:
         if len(self.tensors) == before:
             return {"skipped": kind.__name__}
         self.opaque.append(thing)
-        return {"type": kind.__name__, "fields": fields}
+        return {"object": kind.__name__, "fields": fields}
 
 
 def key_suffix(key: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
     try:
         stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
         if stored.reference is not None and stored.target is not None:
-            screening = asdict(screen(stored.reference, stored.target))
+            screening = vars(screen(stored.reference, stored.target))
             if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
                 dtypes = f"{stored.reference.dtype.name} and {stored.target.dtype.name}"
                 return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")

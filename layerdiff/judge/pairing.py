@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,69 @@ from layerdiff.align.alignment import Alignment, Calls
 from layerdiff.align.positions import pair_positions
 from layerdiff.judge.tables import PAIRS, SITES, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
-from layerdiff.trace.reader import Edge, TraceFile
+from layerdiff.trace.growing import GrowingTable
+from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CallKind, Role
 
 
-@dataclass
-class Tables:
-    """Sites and pairs, still growing."""
+_GROWN_SITES = (
+    *("site", "kind", "type", "operator", "step", "occurrence", "rank", "parent", "reference_file", "target_file"),
+    *("reference_call", "target_call", "verdict", "statement"),
+)
+_GROWN_PAIRS = ("site", "role", "position", "reference_value", "target_value")
+_UNKNOWN = {"pair": -1, "rule": -1, "mismatched": -1, "worst": -1, "source": int(Source.PENDING)}
+"""What a column says before anything is measured or judged; real numbers say nan, the rest 0."""
 
-    texts: Texts = field(default_factory=Texts)
-    sites: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in SITES})
-    pairs: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in PAIRS})
+
+class Tables:
+    """Sites and pairs, still growing, one process after another."""
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.sites = GrowingTable({name: SITES[name] for name in _GROWN_SITES})
+        self.pairs = GrowingTable({name: PAIRS[name] for name in _GROWN_PAIRS})
+        self._parts: list[tuple[int, Both[TraceFile]]] = []
+
+    def end_part(self, files: Both[TraceFile]) -> None:
+        """What was added since the last part came from these two files."""
+        self._parts.append((len(self.pairs), files))
 
     def columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        """Both tables as arrays."""
-        return (
-            {name: np.array(self.sites[name], dtype) for name, dtype in SITES.items()},
-            {name: np.array(self.pairs[name], dtype) for name, dtype in PAIRS.items()},
-        )
+        """Both tables as arrays, with nothing measured or judged yet."""
+        sites, pairs = _complete(self.sites.finish(), SITES), _complete(self.pairs.finish(), PAIRS)
+        start = 0
+        for stop, files in self._parts:
+            for side in ("reference", "target"):
+                file, part = getattr(files, side), slice(start, stop)
+                values = pairs[f"{side}_value"][part]
+                pairs[f"{side}_dtype"][part] = _interned(self.texts, file, file.values.dtype[values])
+                pairs[f"{side}_shape"][part] = _interned(self.texts, file, file.values.shape[values])
+                if side == "target":
+                    pairs["count"][part] = _counts(file, values)
+            start = stop
+        return sites, pairs
+
+
+def _complete(grown: dict[str, NDArray[Any]], columns: dict[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:
+    rows = len(next(iter(grown.values())))
+    unknown = {name: _UNKNOWN.get(name, np.nan if dtype.kind == "f" else 0) for name, dtype in columns.items()}
+    return {name: grown[name] if name in grown else np.full(rows, unknown[name], dtype) for name, dtype in columns.items()}
+
+
+def _interned(texts: Texts, file: TraceFile, numbers: NDArray[Any]) -> NDArray[np.int32]:
+    """Texts of a file, by their numbers there, as numbers of the comparison's texts."""
+    distinct, place = np.unique(numbers, return_inverse=True)
+    known = np.array([texts.intern(file.text(number)) for number in distinct.tolist()], np.int32)
+    found: NDArray[np.int32] = known[place.reshape(-1)] if len(known) else np.zeros(0, np.int32)
+    return found
+
+
+def _counts(file: TraceFile, values: NDArray[Any]) -> NDArray[np.int64]:
+    """Elements of each value."""
+    distinct, first, place = np.unique(file.values.shape[values], return_index=True, return_inverse=True)
+    known = np.array([file.count(int(values[i])) for i in first.tolist()], np.int64)
+    found: NDArray[np.int64] = known[place.reshape(-1)] if len(distinct) else np.zeros(0, np.int64)
+    return found
 
 
 def calls_of(file: TraceFile) -> Calls:
@@ -72,38 +116,55 @@ def add_file_pair(
 
     Calls that only the reference ran stand behind the last target call before them.
     """
-    texts, sites = tables.texts, tables.sites
+    texts = tables.texts
     row_of: Both[dict[int, int]] = Both({}, {})
+    edges = files.map(lambda file: _Edges(file, texts))
+    operators = files.map(lambda file: _interned(texts, file, file.calls.operator))
     for reference, target, reason in _merged(alignment):
-        row = len(sites["site"])
+        row = len(tables.sites)
         side, call = ("target", target) if target >= 0 else ("reference", reference)
-        file, own = getattr(files, side), getattr(calls, side)
-        parent = int(getattr(alignment.parents, side)[call])
+        own = getattr(calls, side)
         known = calls.reference.type[reference] if reference >= 0 else None
-        sites["site"].append(texts.intern(getattr(alignment.sites, side)[call]))
-        sites["kind"].append(int(own.kind[call]))
-        sites["type"].append(texts.intern(known or own.type[call]))
-        sites["operator"].append(texts.intern(file.text(int(file.calls.operator[call]))))
-        sites["step"].append(int(own.step[call]))
-        sites["occurrence"].append(int(own.occurrence[call]))
-        sites["rank"].append(-1 if rank is None else rank)
-        sites["parent"].append(getattr(row_of, side).get(parent, -1))
-        sites["reference_file"].append(numbers.reference)
-        sites["target_file"].append(numbers.target)
-        sites["reference_call"].append(reference)
-        sites["target_call"].append(target)
-        sites["verdict"].append(int(Verdict.PENDING if reason is None else Verdict.NOT_COMPARABLE))
-        sites["pair"].append(-1)
-        sites["measured"].append(np.nan)
-        sites["allowed"].append(np.nan)
-        sites["rule"].append(-1)
-        sites["statement"].append(texts.intern(reason))
+        statement = reason if reason is not None else _add_values(tables, edges, row, reference, target)
+        tables.sites.append(
+            (
+                texts.intern(getattr(alignment.sites, side)[call]),
+                own.kind[call],
+                texts.intern(known or own.type[call]),
+                getattr(operators, side)[call],
+                own.step[call],
+                own.occurrence[call],
+                -1 if rank is None else rank,
+                getattr(row_of, side).get(int(getattr(alignment.parents, side)[call]), -1),
+                numbers.reference,
+                numbers.target,
+                reference,
+                target,
+                int(Verdict.PENDING if reason is None else Verdict.NOT_COMPARABLE),
+                texts.intern(statement),
+            )
+        )
         if reference >= 0:
             row_of.reference[reference] = row
         if target >= 0:
             row_of.target[target] = row
-        if reason is None:
-            _add_values(tables, files, row, reference, target)
+    tables.end_part(files)
+
+
+class _Edges:
+    """The edges of one file, call by call: roles, positions as numbers of the comparison's texts, values."""
+
+    def __init__(self, file: TraceFile, texts: Texts) -> None:
+        order = file.edge_order
+        self.start = file.edge_start
+        self.role = file.edges.role[order]
+        self.position = _interned(texts, file, file.edges.position[order])
+        self.value = file.edges.value[order]
+
+    def of(self, call: int) -> tuple[list[int], list[int], list[int]]:
+        """Roles, positions and values of a call."""
+        part = slice(self.start[call], self.start[call + 1])
+        return self.role[part].tolist(), self.position[part].tolist(), self.value[part].tolist()
 
 
 def _merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:
@@ -125,39 +186,23 @@ def _merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:
     return rows
 
 
-def _add_values(tables: Tables, files: Both[TraceFile], row: int, reference: int, target: int) -> None:
-    edges = Both(list(files.reference.edges_of(reference)), list(files.target.edges_of(target)))
-    keys = edges.map(lambda side: [(edge.role, edge.position) for edge in side])
+def _add_values(tables: Tables, edges: Both[_Edges], row: int, reference: int, target: int) -> str | None:
+    """Append the pairs of one pair of calls; returns, in words, what has no partner."""
+    ours, theirs = edges.reference.of(reference), edges.target.of(target)
+    if ours[:2] == theirs[:2]:
+        for role, position, r, t in zip(*theirs[:2], ours[2], theirs[2], strict=True):
+            tables.pairs.append((row, role, position, r, t))
+        return None
+    texts = tables.texts
+    keys = Both(ours, theirs).map(lambda side: [(role, texts[text] or "") for role, text in zip(*side[:2], strict=True)])
     paired, reference_left, target_left = pair_positions(keys.reference, keys.target)
     for i, j in paired:
-        _add_pair(tables, files, row, edges.reference[i], edges.target[j])
-    left = [f"{edges.reference[i].position} only in the reference" for i in reference_left]
-    left += [f"{edges.target[j].position} only in the target" for j in target_left]
-    if left:
-        tables.sites["statement"][row] = tables.texts.intern(
-            "Not compared: " + ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
-        )
-
-
-def _add_pair(tables: Tables, files: Both[TraceFile], row: int, reference: Edge, target: Edge) -> None:
-    texts, pairs = tables.texts, tables.pairs
-    values = Both(reference.value, target.value)
-    pairs["site"].append(row)
-    pairs["role"].append(target.role)
-    pairs["position"].append(texts.intern(target.position))
-    for side in ("reference", "target"):
-        file, value = getattr(files, side), getattr(values, side)
-        pairs[f"{side}_value"].append(value)
-        pairs[f"{side}_dtype"].append(texts.intern(file.dtype_name(value)))
-        pairs[f"{side}_shape"].append(texts.intern(file.text(int(file.values.shape[value]))))
-    pairs["source"].append(int(Source.PENDING))
-    pairs["count"].append(files.target.count(target.value))
-    for name in ("rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "statistic"):
-        pairs[name].append(np.nan)
-    for name in ("mismatched", "worst"):
-        pairs[name].append(-1)
-    for name in ("equal", "nonfinite_reference", "nonfinite_target", "nonfinite_differ"):
-        pairs[name].append(0)
+        tables.pairs.append((row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j]))
+    left = [f"{keys.reference[i][1]} only in the reference" for i in reference_left]
+    left += [f"{keys.target[j][1]} only in the target" for j in target_left]
+    if not left:
+        return None
+    return "Not compared: " + ", ".join(left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
 
 
 def rows_of(pairs: Columns, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -51,7 +51,6 @@ class Table:
 
     def __init__(self, file: h5py.File, name: str, texts: Texts) -> None:
         self._file, self._name, self._texts = file, name, texts
-        self._columns: dict[str, Column] = {}
         self._rows: int | None = None
 
     def __len__(self) -> int:
@@ -63,15 +62,13 @@ class Table:
     def __getattr__(self, column: str) -> Column:
         if column.startswith("_"):
             raise AttributeError(column)
-        found = self._columns.get(column)
-        if found is None:
-            dtype = TABLES[self._name].get(column)
-            if dtype is None:
-                raise AttributeError(f"the table {self._name} has no column {column}")
-            found = read_column(self._file, f"{self._name}/{column}", dtype)
-            self._check(column, found)
-            found.flags.writeable = False
-            self._columns[column] = found
+        dtype = TABLES[self._name].get(column)
+        if dtype is None:
+            raise AttributeError(f"the table {self._name} has no column {column}")
+        found = read_column(self._file, f"{self._name}/{column}", dtype)
+        self._check(column, found)
+        found.flags.writeable = False
+        self.__dict__[column] = found  # an ordinary attribute from now on
         return found
 
     def _check(self, column: str, found: Column) -> None:

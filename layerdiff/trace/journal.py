@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import NotATraceError, TraceVersionError
+from layerdiff.trace.growing import GrowingTable
 from layerdiff.trace.schema import CALLS, EDGES, JOURNAL_FORMAT, TABLES, VALUES, VERSION
 
 Row = list[Any]
-_CHUNK_ROWS = 32_768
 _CHUNK_BYTES = 1 << 20
 
 
@@ -82,7 +82,7 @@ class Index:
 def build_index(path: Path) -> Index:
     """The index that a journal describes. Calls without an end are `UNFINISHED`."""
     index = Index()
-    tables = {name: _Growing(columns) for name, columns in TABLES.items()}
+    tables = {name: GrowingTable(columns) for name, columns in TABLES.items()}
     ends: list[tuple[int, int, int, int]] = []
     for row in rows(path):
         match row[0]:
@@ -108,32 +108,6 @@ def build_index(path: Path) -> Index:
         calls["end"][call] = end
         calls["detail"][call[detail >= 0]] = detail[detail >= 0]
     return index
-
-
-class _Growing:
-    """Rows turned into columns a chunk at a time, so that a long index stays small in memory."""
-
-    def __init__(self, columns: dict[str, np.dtype[Any]]) -> None:
-        self._columns = columns
-        self._rows: list[Row] = []
-        self._chunks: list[list[NDArray[Any]]] = []
-
-    def append(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= _CHUNK_ROWS:
-            self._pack()
-
-    def _pack(self) -> None:
-        if self._rows:
-            by_column = zip(*self._rows, strict=True)
-            self._chunks.append([np.array(c, dtype) for c, dtype in zip(by_column, self._columns.values(), strict=True)])
-            self._rows = []
-
-    def finish(self) -> dict[str, NDArray[Any]]:
-        self._pack()
-        if not self._chunks:
-            return {name: np.empty(0, dtype) for name, dtype in self._columns.items()}
-        return {name: np.concatenate(parts) for name, parts in zip(self._columns, zip(*self._chunks, strict=True), strict=True)}
 
 
 def call_line(row: Row) -> str:

@@ -129,6 +129,16 @@ class TraceFile:
         return path if operator is None else f"{path}/{operator}#{int(self.calls.number[call])}"
 
     @property
+    def edge_start(self) -> NDArray[np.int64]:
+        """Shape (calls + 1,): the edges `edge_order[edge_start[c]:edge_start[c + 1]]` belong to call c."""
+        return self._index.edge_start
+
+    @property
+    def edge_order(self) -> NDArray[np.int64]:
+        """Shape (edges,): rows of the edges, grouped by call."""
+        return self._index.edge_order
+
+    @property
     def root_names(self) -> Sequence[str]:
         """Names of the roots in order of first call: the attribute that holds each, else `model`, `model_1`, ..."""
         roots = self.meta.get("roots")

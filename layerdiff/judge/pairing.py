@@ -16,7 +16,6 @@ from layerdiff.trace.growing import GrowingTable
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CallKind, Role
 
-
 _GROWN_SITES = (
     *("site", "kind", "type", "operator", "step", "occurrence", "rank", "parent", "reference_file", "target_file"),
     *("reference_call", "target_call", "verdict", "statement"),

@@ -30,8 +30,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)  ## record two runs of a small model, compare them, open the terminal
 	@mkdir -p $(DEMO) && rm -f $(DEMO)/*.h5 $(DEMO)/*.h5.part $(DEMO)/*.h5.journal $(DEMO)/*.ldiff
-	$(RUN) -m layerdiff record -o $(DEMO)/reference.h5 -- examples/small_llama.py
-	$(RUN) -m layerdiff record -o $(DEMO)/target.h5 -- examples/small_llama.py --layer-3-epsilon 1e-5
+	$(RUN) -m layerdiff record -o $(DEMO)/reference.h5 -- captures/infer.py
+	$(RUN) -m layerdiff record -o $(DEMO)/target.h5 -- captures/infer.py --layer-3-epsilon 1e-5
 	@$(RUN) -m layerdiff diff $(DEMO)/reference.h5 $(DEMO)/target.h5 -o $(DEMO)/run.ldiff >$(DEMO)/summary.txt || [ $$? -eq 1 ]  # 1: a defect, as it should be
 	@if [ -t 0 ] && [ -t 1 ]; then \
 	  $(RUN) -m layerdiff show $(DEMO)/run.ldiff || [ $$? -eq 1 ]; \
@@ -55,8 +55,8 @@ format: $(INSTALLED)  ## rewrite files as `make check` wants them
 bench: $(INSTALLED)  ## speed and memory, one table
 	@$(RUN) -m tests.bench $(ARGS)
 
-evaluate: $(INSTALLED)  ## long trials that the suite leaves out
-	@$(RUN) -m pytest -m evaluate $(ARGS)
+evaluate: $(INSTALLED)  ## the table of truth: faults, fault-free pairs, many kills
+	@$(RUN) -m tests.evaluate $(ARGS)
 
 clean:  ## remove everything that make and the tests made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache snapshot_report.html

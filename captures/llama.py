@@ -1,14 +1,9 @@
-"""A small Llama with every stage a module of its own, and a script that runs it once, as a user's would.
-
-    python captures/llama.py                              # a reference
-    python captures/llama.py --layer-3-epsilon 1e-5       # a target with one wrong epsilon
+"""A small Llama with every stage a module of its own.
 
 Weights and inputs follow from a seed, so two runs differ only in what is asked for.
 """
 
 from __future__ import annotations
-
-import argparse
 
 import torch
 from torch import Tensor, nn
@@ -127,19 +122,3 @@ def small_llama(**options: float) -> SmallLlama:
 def tokens(*, batch: int = 1, length: int = LENGTH) -> Tensor:
     """Token ids, shape (batch, length)."""
     return torch.randint(0, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(1))
-
-
-def main() -> None:
-    """Run the model once and print what it would say next."""
-    parser = argparse.ArgumentParser(description="Run a small Llama once.")
-    parser.add_argument("--layer-3-epsilon", type=float, default=EPSILON)
-    arguments = parser.parse_args()
-    model = small_llama()
-    model.layers[3].input_layernorm.variance_epsilon = arguments.layer_3_epsilon  # type: ignore[union-attr]  # a DecoderLayer
-    with torch.no_grad():
-        logits = model(tokens())
-    print(f"next token: {int(logits[0, -1].argmax())}")
-
-
-if __name__ == "__main__":
-    main()

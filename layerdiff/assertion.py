@@ -10,7 +10,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.text.summary import summary
 
 if TYPE_CHECKING:
-    from layerdiff.judge.profile import Profile
+    from layerdiff.judge.profiles import Profile
 
 
 def assert_same(reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict") -> Comparison:

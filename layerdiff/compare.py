@@ -7,12 +7,12 @@ screen can be painted from the indexes at once; `judge_again` re-judges stored n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.aligning import align
@@ -25,7 +25,7 @@ from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.errors import ComparisonError
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
-from layerdiff.judge.profile import Profile, load_profile
+from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.tables import Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
@@ -38,11 +38,16 @@ SNAPSHOT_SECONDS: Final = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known so far: bytes read, bytes to read, and the comparison with the sites not reached still pending."""
+    """What is known so far: bytes read and bytes to read."""
 
-    comparison: Comparison
     done: int
     total: int
+    _judge: Callable[[], Comparison]
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The comparison as it stood when this was handed out; sites not reached are pending. Judged when asked for."""
+        return self._judge()
 
 
 def compare_traces(reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict") -> Comparison:
@@ -53,14 +58,17 @@ def compare_traces(reference: str | Path, target: str | Path, *, profile: str | 
         ProfileError: the profile is wrong.
         ComparisonError: nothing of the two pairs.
     """
-    *_, last = compare_in_steps(reference, target, profile=profile, snapshot_seconds=float("inf"))
+    *_, last = compare_in_steps(reference, target, profile=profile)
     return last.comparison
 
 
 def compare_in_steps(
     reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict", snapshot_seconds: float = SNAPSHOT_SECONDS
 ) -> Iterator[Progress]:
-    """Compare two traces, handing out the state at once, then every half second, then the result. Raises as `compare_traces`."""
+    """Compare two traces, handing out the state at once, then every half second, then the result.
+
+    A `Progress` has to be asked for its comparison before the next one is. Raises as `compare_traces`.
+    """
     chosen = load_profile(profile)
     traces = Both(open_trace(reference), open_trace(target))
     tables, alignments = _align(traces, chosen)
@@ -69,18 +77,17 @@ def compare_in_steps(
     told = tuple(notices_of_traces(traces, alignments))
     summary = _summary(alignments)
 
-    def now() -> Comparison:
+    def judge() -> Comparison:
         return _judged(_describe(traces, chosen, tables.texts, sites, pairs, summary), chosen, files, told)
 
     total = total_bytes(pairs, sites, files)
-    if np.isfinite(snapshot_seconds):
-        yield Progress(now(), 0, total)
+    yield Progress(0, total, judge)
     last, done = time.monotonic(), 0
     for done in fill(pairs, sites, tables.texts, files):
         if time.monotonic() - last > snapshot_seconds:
-            yield Progress(now(), done, total)
+            yield Progress(done, total, judge)
             last = time.monotonic()
-    yield Progress(now(), done, total)
+    yield Progress(done, total, judge)
 
 
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:

@@ -155,8 +155,10 @@ def test_ranks_pair_by_rank(tmp_path: Path) -> None:
 
 def test_steps_are_handed_out_while_it_runs(tmp_path: Path) -> None:
     reference, target = model(tmp_path / "r.h5"), model(tmp_path / "t.h5", a=-A)
-    progress = list(compare_in_steps(reference, target, snapshot_seconds=0.0))
+    steps = compare_in_steps(reference, target, snapshot_seconds=0.0)
+    progress = [next(steps)]
     assert by_site(progress[0].comparison) == {"": "pending", "a": "pending", "b": "pending"}
+    progress += steps
     assert progress[0].done == 0
     assert progress[-1].done == progress[-1].total == 2 * (X.nbytes + A.nbytes + B.nbytes)
     assert progress[-1].comparison.to_json() == compare_traces(reference, target).to_json()

@@ -13,7 +13,7 @@ from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
-from layerdiff.judge.profile import Profile
+from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Source, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, module_class
-from layerdiff.judge.profile import Profile
+from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.trace.dtypes import dtype_named

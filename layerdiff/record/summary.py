@@ -17,6 +17,13 @@ from torch import Tensor
 from layerdiff.trace.schema import Statistics
 
 _CHUNK: Final = 1 << 22
+_ROW: Final = 2048
+_SERIAL: Final = 15 * _ROW
+"""Reductions of fewer than 32768 elements start no threads in torch."""
+_SMALL: Final = 1 << 17
+"""Up to here, waiting for threads costs more than they save: a reduction takes microseconds, a busy core milliseconds."""
+_LARGE: Final = 1 << 19
+"""Parts of a large tensor: what two cores keep in their caches from one reduction to the next."""
 _FAST: Final = (torch.float32, torch.bfloat16, torch.float16)
 _BITS: Final = frozenset({"torch.float4_e2m1fn_x2"})
 _SQUARES_FIT: Final = (1e-15, 1e15)  # between these, squares of float32 neither vanish nor overflow
@@ -33,16 +40,9 @@ def summarise(tensor: Tensor) -> Statistics | None:
     if count == 0:
         return EMPTY
     if tensor.dtype in _FAST:
-        low, high = torch.aminmax(tensor)
-        minimum, maximum = low.item(), high.item()
-        largest = max(-minimum, maximum)
-        if largest == 0.0:
-            return Statistics(minimum, maximum, 0.0, 0.0)
-        if _is_fast(largest):
-            mean = tensor.sum(dtype=torch.float32).item() / count
-            rms = _norm(tensor, dtype=torch.float32).item() / math.sqrt(count)
-            if math.isfinite(mean):
-                return Statistics(minimum, maximum, mean, rms)
+        found = _fast_summary(tensor.reshape(-1), count)
+        if found is not None:
+            return found
     scalars = summarise_on_device(tensor)
     return None if scalars is None else from_scalars(scalars.tolist(), count)
 
@@ -94,6 +94,31 @@ def from_scalars(scalars: list[float], count: int) -> Statistics:
     return Statistics(minimum, maximum, total / finite, math.sqrt(squares / finite), int(nan), int(posinf), int(neginf))
 
 
+def _fast_summary(flat: Tensor, count: int) -> Statistics | None:
+    """Statistics by float32 reductions of a part after another, while it is in the cache; None where that is not exact enough."""
+    minimum, maximum, total, squares = math.inf, -math.inf, 0.0, 0.0
+    for part in (flat,) if count <= _SERIAL else flat.split(_SERIAL if count <= _SMALL else _LARGE):
+        low, high = torch.aminmax(part)
+        least, most = low.item(), high.item()
+        largest = max(-least, most)
+        if largest != 0.0:
+            if not _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:  # nan and inf, too
+                return None
+            total += part.sum(dtype=torch.float32).item()
+            squares += _squares(part)
+        minimum, maximum = min(minimum, least), max(maximum, most)
+    return Statistics(minimum, maximum, total / count, math.sqrt(squares / count))
+
+
+def _squares(part: Tensor) -> float:
+    """The sum of squares, in rows: one float32 sum of 4 million squares is off by 1e-4."""
+    if part.dtype is torch.float32 and part.numel() <= _SERIAL:
+        return _norm(part).item() ** 2
+    whole = part.numel() // _ROW * _ROW
+    squares = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
+    return squares + (_norm(part[whole:], dtype=torch.float32).item() ** 2 if whole < part.numel() else 0.0)
+
+
 def agrees(tensor: Tensor, known: Statistics | None) -> bool:
     """Whether a CPU tensor still has statistics that were computed before, bit for bit.
 
@@ -101,14 +126,18 @@ def agrees(tensor: Tensor, known: Statistics | None) -> bool:
     order of the elements. A tensor with non-finite elements or extreme ones is summarised again.
     """
     count = tensor.numel()
-    if tensor.dtype not in _FAST or known is None or not count or any(known[4:]) or not _is_fast(max(-known.minimum, known.maximum)):
+    if tensor.dtype not in _FAST or known is None or not count or any(known[4:]):
         return same_bits(summarise(tensor), known)
-    mean = tensor.sum(dtype=torch.float32).item() / count
-    return mean == known.mean and _norm(tensor, dtype=torch.float32).item() / math.sqrt(count) == known.rms
-
-
-def _is_fast(largest: float) -> bool:
-    return _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]  # false for nan and inf
+    largest = max(-known.minimum, known.maximum)
+    if not _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
+        return same_bits(summarise(tensor), known)
+    flat, total, squares = tensor.reshape(-1), 0.0, 0.0
+    for part in (flat,) if count <= _SERIAL else flat.split(_SERIAL if count <= _SMALL else _LARGE):
+        total += part.sum(dtype=torch.float32).item()
+        squares += _squares(part)
+    if (known.mean, known.rms) == (total / count, math.sqrt(squares / count)):
+        return True
+    return same_bits(summarise(tensor), known)  # parts of it may have needed the exact way
 
 
 def same_bits(one: Statistics | None, other: Statistics | None) -> bool:

@@ -32,9 +32,11 @@ Rejudge = Callable[[Comparison, str], Comparison]
 
 @dataclass
 class Progressed(Message):
-    """A comparison went on."""
+    """A comparison went on; `done` and `total` are bytes."""
 
-    progress: Progress
+    comparison: Comparison
+    done: int
+    total: int
 
 
 @dataclass

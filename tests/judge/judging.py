@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from layerdiff.judge.profile import Profile
+from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import PAIRS, SITES, Source, Texts, Verdict
 from layerdiff.judge.thresholds import Judged, judge_by_thresholds
 from layerdiff.trace.schema import Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerdiff.judge.profile import Profile, Threshold, load_profile
+from layerdiff.judge.profiles import Profile, Threshold, load_profile
 from layerdiff.judge.tables import Source, Verdict
 from layerdiff.trace.schema import Role
 from tests.judge.judging import Tables, one_module

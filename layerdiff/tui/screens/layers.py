@@ -120,7 +120,7 @@ class LayersScreen(Screen[None]):
                     break
                 held = state
                 if monotonic() - last >= _BETWEEN_STATES_S:
-                    self.post_message(Progressed(state))
+                    self.post_message(_progressed(state))
                     held, last = None, monotonic()
         except LayerdiffError as error:
             self.post_message(Failed(str(error), fatal=True))
@@ -133,17 +133,16 @@ class LayersScreen(Screen[None]):
             if close is not None:
                 close()
         if held is not None:
-            self.post_message(Progressed(held))
+            self.post_message(_progressed(held))
         self.post_message(Finished(worker.is_cancelled))
 
     def on_progressed(self, message: Progressed) -> None:
         """Verdicts came in."""
-        progress = message.progress
         if self.rows is None:
-            self._begin(progress.comparison)
+            self._begin(message.comparison)
         else:
-            self._replace(progress.comparison)
-        self.rule.progress(progress.done, progress.total)
+            self._replace(message.comparison)
+        self.rule.progress(message.done, message.total)
         origins = self.rows.origin_rows() if self.rows is not None else []
         if origins and not self._touched:
             self._touched = True
@@ -471,3 +470,8 @@ class LayersScreen(Screen[None]):
                 self._go_in_tree(row)
             else:
                 self._view_changed(None)
+
+
+def _progressed(state: Progress) -> Progressed:
+    """Called by the worker: asking a state for its comparison judges it."""
+    return Progressed(state.comparison, state.done, state.total)

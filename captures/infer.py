@@ -1,7 +1,7 @@
 """A small Llama with random weights, for `make demo`: one prefill, then a few decoded tokens.
 
-    layerdiff record -o reference.h5 -- examples/small_llama.py
-    layerdiff record -o target.h5 -- examples/small_llama.py --layer-3-epsilon 1e-5
+    layerdiff record -o reference.h5 -- captures/infer.py
+    layerdiff record -o target.h5 -- captures/infer.py --layer-3-epsilon 1e-5
     layerdiff reference.h5 target.h5
 
 Nothing in here knows of layerdiff. The second run has a wrong epsilon in one normalisation, a mistake

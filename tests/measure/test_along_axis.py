@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerdiff.measure.profile import Element, along, worst
+from layerdiff.measure.along_axis import Element, along, worst
 from layerdiff.trace.dtypes import DTYPES
 from tests.measure.arrays import ArrayBlocks, raw, value
 

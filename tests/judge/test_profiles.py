@@ -6,7 +6,7 @@ import pytest
 
 from layerdiff.align.alignment import RenameRule
 from layerdiff.errors import ProfileError
-from layerdiff.judge.profile import Profile, Threshold, load_profile
+from layerdiff.judge.profiles import Profile, Threshold, load_profile
 
 FULL = """
 base = "relaxed"

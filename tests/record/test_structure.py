@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerdiff.record.attributes import Attributes, simple_attributes
+from layerdiff.record.structure import MAX_DEPTH, Found, picture_arguments, picture_result
+
+
+def walk(thing: Any, seen: tuple[int, ...] = ()) -> tuple[list[str], Any]:
+    found = Found(seen)
+    picture = found.walk(thing, "out")
+    json.dumps(picture, allow_nan=False)
+    return [position for position, _ in found.tensors], picture
+
+
+T = torch.ones(1)
+
+
+def test_positions() -> None:
+    Pair = namedtuple("Pair", "left right")
+
+    @dataclass
+    class Output:
+        hidden: Tensor
+        others: tuple[Tensor, ...]
+        none: None = None
+
+    thing = (T, [T, (T,)], {"a": T, "b c": T, 3: T}, Pair(T, 1), Output(T, (T, T)), OrderedDict(z=T))
+    expected = [
+        "out[0]", "out[1][0]", "out[1][1][0]", "out[2].a", 'out[2]["b c"]', "out[2][3]", "out[3].left",
+        "out[4].hidden", "out[4].others[0]", "out[4].others[1]", "out[5].z",
+    ]  # fmt: skip
+    assert expected == walk(thing)[0]
+
+
+def test_what_is_no_tensor_is_pictured() -> None:
+    picture = walk([None, True, 3, 1.5, float("inf"), "text", torch.bfloat16, slice(0, None, 2), nn.ReLU(), "x" * 300])[1]
+    expected = [None, True, 3, 1.5, {"float": "inf"}, "text", {"dtype": "torch.bfloat16"}, {"slice": [0, None, 2]}, {"skipped": "ReLU"}]
+    assert expected == picture[:-1]
+    assert 201 == len(picture[-1])
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.keys = [T, T]
+        self.config = {"heads": 4}
+
+    @property
+    def values(self) -> Tensor:
+        raise AssertionError("a property was called")
+
+
+def test_objects_are_walked_by_vars_alone() -> None:
+    assert (
+        ["out.keys[0]", "out.keys[1]"],
+        {"object": "Cache", "fields": {"keys": [{"tensor": "out.keys[0]"}, {"tensor": "out.keys[1]"}]}},
+    ) == walk(Cache())
+    cache = Cache()
+    assert ([], {"seen": "Cache"}) == walk(cache, (id(cache),))
+    assert ([], {"skipped": "object"}) == walk(object())
+
+
+def test_cycles_depth_and_numbers_are_bounded() -> None:
+    cycle: list[Any] = [T]
+    cycle.append(cycle)
+    assert ["out[0]"] == walk(cycle)[0]
+    deep: Any = T
+    for _ in range(MAX_DEPTH + 5):
+        deep = [deep]
+    assert [] == walk(deep)[0]
+    many = [[T] for _ in range(30_000)]
+    assert 10_000 < len(walk(many)[0]) < 30_000
+    parent, child = Cache(), Cache()
+    parent.child, child.parent = child, parent  # type: ignore[attr-defined]
+    assert ["out.keys[0]", "out.keys[1]", "out.child.keys[0]", "out.child.keys[1]"] == walk(parent)[0]
+
+
+def test_arguments_and_results() -> None:
+    tensors, picture, opaque = picture_arguments((T, None), {"mask": T, "scale": 0.5}, ())
+    assert ["in[0]", "in.mask"] == [position for position, _ in tensors]
+    assert {"args": [{"tensor": "in[0]"}, None], "kwargs": {"mask": {"tensor": "in.mask"}, "scale": 0.5}} == json.loads(picture)
+    assert [] == opaque
+    short = picture_arguments((T,), {}, ())
+    assert ({"args": [{"tensor": "in[0]"}]}, ["in[0]"]) == (json.loads(short[1]), [position for position, _ in short[0]])
+    assert {"tensor": "out"} == json.loads(picture_result(T, ())[1])
+
+
+def test_attributes_follow_the_module() -> None:
+    module = nn.Conv2d(3, 4, 3, padding=1)
+    expected = {
+        "in_channels": 3, "out_channels": 4, "kernel_size": [3, 3], "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1],
+        "transposed": False, "output_padding": [0, 0], "groups": 1, "padding_mode": "zeros",
+    }  # fmt: skip
+    assert expected == simple_attributes(module)
+    attributes = Attributes()
+    norm = nn.RMSNorm(4, eps=1e-6)
+    assert 1e-6 == json.loads(attributes.json(norm))["eps"]
+    norm.eps = 1e-5
+    assert 1e-5 == json.loads(attributes.json(norm))["eps"]
+    norm.limit = float("inf")
+    assert {"float": "inf"} == json.loads(attributes.json(norm))["limit"]

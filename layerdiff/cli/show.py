@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from layerdiff.cli.parameters import First, MaybeProfile, MaybeTarget
+
+if TYPE_CHECKING:
+    from layerdiff.saved.comparison import Comparison
 
 
 def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) -> int:
@@ -22,13 +27,21 @@ def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) 
 
 def browse(first: str, target: str | None, profile: str | None) -> int:
     """The terminal; what it showed last is the exit code, as of diff."""
+    import gc
+
+    gc.disable()  # until the first paint, when the app switches it on again: a fifth of the time to it
     from layerdiff.cli.comparing import in_steps_or_saved
     from layerdiff.cli.exits import INTERRUPTED, UNUSABLE, code_of
-    from layerdiff.compare import judge_again
     from layerdiff.tui.app import LayerdiffApp
 
-    app = LayerdiffApp(in_steps_or_saved(first, target, profile), rejudge=lambda comparison, name: judge_again(comparison, profile=name))
+    app = LayerdiffApp(in_steps_or_saved(first, target, profile), rejudge=_rejudge)
     app.run()
     if app.return_code:
         return UNUSABLE
     return INTERRUPTED if app.comparison is None else code_of(app.comparison)
+
+
+def _rejudge(comparison: Comparison, profile: str) -> Comparison:
+    from layerdiff.compare import judge_again  # not needed for the first paint
+
+    return judge_again(comparison, profile=profile)

@@ -9,7 +9,6 @@ import json
 import math
 from operator import is_
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -18,25 +17,24 @@ _MAX_ATTRIBUTES: Final = 64
 _MAX_ITEMS: Final = 16
 _MAX_TEXT: Final = 200
 
-_Known = tuple[int, tuple[str, ...], tuple[Any, ...], str]
 
+class KnownAttributes:
+    """The attributes of a module as JSON, and the objects that they were made from."""
 
-class Attributes:
-    """Attributes as JSON, made again only where one of them is another object than before."""
+    __slots__ = ("_count", "_names", "_objects", "json")
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
-
-    def json(self, module: nn.Module) -> str:
-        """The attributes of `module` as a JSON object."""
-        held = module.__dict__
-        known = self._known.get(module)
-        if known is not None and known[0] == len(held) and all(map(is_, map(held.get, known[1]), known[2])):
-            return known[3]
+    def __init__(self, module: nn.Module) -> None:
         found = simple_attributes(module)
-        text = json.dumps(found)
-        self._known[module] = (len(held), tuple(found), tuple(map(held.get, found)), text)
-        return text
+        held = module.__dict__
+        self._count = len(held)
+        self._names = tuple(found)
+        self._objects = tuple(map(held.get, found))
+        self.json = json.dumps(found)
+
+    def are_those_of(self, module: nn.Module) -> bool:
+        """Whether the module still holds the same objects."""
+        held = module.__dict__
+        return self._count == len(held) and all(map(is_, map(held.get, self._names), self._objects))
 
 
 def simple_attributes(module: nn.Module) -> dict[str, Any]:

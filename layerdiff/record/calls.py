@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerdiff.record.attributes import Attributes
+from layerdiff.record.attributes import KnownAttributes
 from layerdiff.record.draws import is_capturing, random_state
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
@@ -24,6 +24,7 @@ from layerdiff.record.quiet import quiet
 from layerdiff.record.sink import Sink
 from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
+from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
 from layerdiff.record.weights import Weights
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role
@@ -51,13 +52,13 @@ class Call:
         "step",
     )
 
-    def __init__(self, module: nn.Module, root: Root, site: Site, step: int, counts: dict[str, int], frame: FrameType) -> None:
+    def __init__(self, module: nn.Module, root: Root, site: Site, step: int, counts: dict[str, int]) -> None:
         self.module = module
         self.root = root
         self.site = site
         self.step = step
         self.counts = counts
-        self.frame = frame
+        self.frame: FrameType | None = None  # torch's, of outermost calls and those of roots
         self.exception = sys.exc_info()[1]
         self.number = ABSENT  # the row, where this call is recorded
         self.parent = ABSENT  # the nearest enclosing row, this one included
@@ -83,7 +84,6 @@ class Calls:
         self._values = Values(sink, fingerprints=options.fingerprints)
         self._weights = Weights(self._values, options.weights, measures=sink.measures)
         self._numbers_only = Policy(bytes_kept=False)
-        self._attributes = Attributes()
         self._stacks = _Stacks()
         self._roots = 0
         self.count = 0
@@ -95,31 +95,42 @@ class Calls:
         calls = self._stacks.calls
         return calls[-1] if calls else None
 
-    def drop_abandoned(self, frame: FrameType | None) -> None:
-        """Forget calls that a KeyboardInterrupt or the like tore down: no hook said so."""
+    def drop_abandoned(self, frame: FrameType) -> None:
+        """Forget calls that a KeyboardInterrupt or the like tore down: no hook said so.
+
+        Only frames of outermost calls and of roots are kept and looked for: asking Python for a frame is slow.
+        """
         calls = self._stacks.calls
-        while calls:
-            expected, running = calls[-1].frame, frame
+        for position in range(len(calls) - 1, -1, -1):
+            expected = calls[position].frame
+            if expected is None:
+                continue
+            running: FrameType | None = frame
             while running is not None and running is not expected:
                 running = running.f_back
             if running is not None:
                 return
-            calls.pop()
+            del calls[position:]
 
-    def enter(self, root: Root, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], frame: FrameType) -> None:
-        """A module is about to run."""
+    def enter(
+        self, root: Root, site: Site, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], frame: FrameType | None
+    ) -> None:
+        """A module is about to run. `frame` is torch's; needed for outermost calls and roots only."""
         calls = self._stacks.calls
         enclosing = calls[-1] if calls else None
-        same_root = next((call for call in reversed(calls) if call.root is root), None)
+        same_root = enclosing
+        if enclosing is not None and enclosing.root is not root:
+            same_root = next((call for call in reversed(calls) if call.root is root), None)
         begins_step = module is root.module and same_root is None
         if begins_step:
-            call = Call(module, root, site, root.next_step, root.outside, frame)
+            call = Call(module, root, site, root.next_step, root.outside)
             root.next_step += 1
             root.outside = {}
         elif same_root is not None:
-            call = Call(module, root, site, same_root.step, same_root.counts, frame)
+            call = Call(module, root, site, same_root.step, same_root.counts)
         else:
-            call = Call(module, root, site, root.next_step, root.outside, frame)
+            call = Call(module, root, site, root.next_step, root.outside)
+        call.frame = frame
         occurrence = call.counts.get(site.path, 0)
         call.counts[site.path] = occurrence + 1
         if enclosing is not None:
@@ -144,30 +155,23 @@ class Calls:
             call.opaque = call.opaque | {id(thing) for thing in opaque}
         if begins_step and sink.measures:
             call.before = random_state()
-        row = CallRow(
-            kind=CallKind.MODULE,
-            module=site.path,
-            type=site.type,
-            root=root.index,
-            parent=call.parent,
-            step=call.step,
-            occurrence=occurrence,
-        )
-        sink.begin_call(row)
-        call.number = call.parent = self.count
+        sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
+        number = call.number = call.parent = self.count
         self.count += 1
         with quiet():
             if begins_step and self._options.weights == "all":
                 self._weights.record_all(root.module, (root.index, call.step))
             self._add_edges(call, Role.INPUT, tensors)
-            for name, value in self._weights.of(call.module, site.path, (root.index, call.step)):
-                sink.add_edge(call.number, Role.WEIGHT, name, value)
+            for name, value in self._weights.of(call.module, site.path, site.weights, (root.index, call.step)):
+                sink.add_edge(number, Role.WEIGHT, name, value)
 
     def leave(self, module: nn.Module, result: Any) -> None:
         """A module has returned or raised."""
         calls = self._stacks.calls
-        position = next((i for i in range(len(calls) - 1, -1, -1) if calls[i].module is module), None)
-        if position is None:
+        position = len(calls) - 1
+        while position >= 0 and calls[position].module is not module:
+            position -= 1
+        if position < 0:
             return
         call = calls[position]
         del calls[position:]
@@ -181,24 +185,29 @@ class Calls:
             self._values.known.prune()
 
     def _record_results(self, call: Call, result: Any, raised: BaseException | None, enclosing: Call | None) -> None:
-        detail = [f'{{"arguments": {call.arguments}']
         if raised is None:
             tensors, picture = picture_result(result, frozenset() if enclosing is None else enclosing.opaque)
-            detail.append(f'"results": {picture}')
             if tensors:
                 with quiet():
                     self._add_edges(call, Role.OUTPUT, tensors)
+            ending = f'"results": {picture}'
         else:
-            detail.append(f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}')
-        detail.append('"training": true' if call.module.training else '"training": false')
-        detail.append(f'"attributes": {self._attributes.json(call.module)}}}')
+            ending = f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}'
         if call.before is not None:
-            random = json.dumps({"before": call.before, "after": random_state()})
-            detail[-1] = f'{detail[-1][:-1]}, "random": {random}}}'
-        self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, ", ".join(detail))
+            ending += f', "random": {json.dumps({"before": call.before, "after": random_state()})}'
+        attributes = call.site.attributes
+        if attributes is None or not attributes.are_those_of(call.module):
+            attributes = call.site.attributes = KnownAttributes(call.module)
+        training = "true" if call.module.training else "false"
+        detail = f'{{"arguments": {call.arguments}, {ending}, "training": {training}, "attributes": {attributes.json}}}'
+        self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, detail)
 
     def _add_edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> None:
         policy = call.site.policy if call.site.wanted else self._numbers_only
+        values, sink = self._values, self._sink
         for position, tensor in tensors:
-            for suffix, value in self._values.record(tensor, policy):
-                self._sink.add_edge(call.number, role, position + suffix, value)
+            if is_ordinary(tensor):
+                sink.add_edge(call.number, role, position, values.record(tensor, policy))
+            else:
+                for part in plain(tensor):
+                    sink.add_edge(call.number, role, position + part.suffix, values.record(part.tensor, policy, part=part))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from layerdiff.record.calls import Call, Calls
+from layerdiff.record.calls import Calls
 from layerdiff.record.options import Options
 from layerdiff.record.sites import Root, Site
 
@@ -114,10 +114,10 @@ class ModuleHooks:
                     enclosing = self._calls.enclosing.site.path
                     self._skipped[f"{enclosing or '(root)'} > {type(module).__name__}"] = UNREGISTERED
                     return
-                self._add_root(module)
+                root = self._add_root(module)
                 if module in self._handles:  # its own hooks come into force with its next call
                     kwargs = frame.f_locals.get("kwargs")
-                    self._enter(module, args, kwargs if isinstance(kwargs, dict) else {}, frame)
+                    self._calls.enter(root, root.sites[module], module, args, kwargs if isinstance(kwargs, dict) else {}, frame)
         except Exception as error:
             self._fail(error)
 
@@ -126,7 +126,10 @@ class ModuleHooks:
             return
         try:
             with self._lock:
-                self._enter(module, args, kwargs, sys._getframe(1))
+                root, site = self._locate(module)
+                if root is not None and site is not None:
+                    outer = self._calls.enclosing is None or root.module is module
+                    self._calls.enter(root, site, module, args, kwargs, sys._getframe(1) if outer else None)
         except Exception as error:
             self._fail(error)
 
@@ -139,20 +142,21 @@ class ModuleHooks:
         except Exception as error:
             self._fail(error)
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], frame: FrameType) -> None:
-        calls = self._calls
-        calls.drop_abandoned(frame)
-        root, site = self._locate(module, calls.enclosing)
-        if root is None or site is None:
-            return
-        calls.enter(root, site, module, args, kwargs, frame)
-
-    def _locate(self, module: nn.Module, enclosing: Call | None) -> tuple[Root | None, Site | None]:
+    def _locate(self, module: nn.Module) -> tuple[Root | None, Site | None]:
         """The root that a module belongs to now: the running one's where it is in there."""
+        enclosing = self._calls.enclosing
         if enclosing is not None:
-            site = enclosing.root.sites.get(module)
-            if site is not None:
-                return enclosing.root, site
+            root = enclosing.root
+            if root.module is not module and enclosing.frame is None:
+                site = root.sites.get(module)
+                if site is not None:
+                    return root, site
+            self._calls.drop_abandoned(sys._getframe(2))
+            enclosing = self._calls.enclosing
+            if enclosing is not None:
+                site = enclosing.root.sites.get(module)
+                if site is not None:
+                    return enclosing.root, site
         for root in self.roots:
             if root.module is module:
                 self._rescan(root)

@@ -20,7 +20,7 @@ from layerdiff.trace.writer import TraceWriter
 class Value:
     """A value on its way into the trace."""
 
-    __slots__ = ("checked", "fingerprint", "kept", "row", "statistics")
+    __slots__ = ("fingerprint", "kept", "row", "statistics")
 
     def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
         self.kept = kept
@@ -28,8 +28,6 @@ class Value:
         self.statistics = statistics
         self.fingerprint = fingerprint
         self.row = ABSENT
-        self.checked: object = None
-        """When a weight was last found unchanged, and what a quick sum of its bits was."""
 
 
 class Pending(Protocol):

@@ -14,6 +14,8 @@ from typing import Final
 import torch
 from torch import nn
 
+from layerdiff.record.attributes import KnownAttributes
+from layerdiff.record.held import HeldWeight
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
 
@@ -22,14 +24,16 @@ COMPILED_WHOLE: Final = "compiled in place (module.compile()), so its calls are 
 SCRIPTED: Final = "scripted: set PYTORCH_JIT=0 to record inside"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Site:
-    """A module of a root."""
+    """A module of a root, and what was found out about it before."""
 
     path: str
     type: str
     wanted: bool
     policy: Policy
+    attributes: KnownAttributes | None = None
+    weights: dict[str, HeldWeight] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)

@@ -18,10 +18,9 @@ from layerdiff.trace.schema import Statistics
 
 _CHUNK: Final = 1 << 22
 _ROW: Final = 2048
-_SERIAL: Final = 15 * _ROW
-"""Reductions of fewer than 32768 elements start no threads in torch."""
 _SMALL: Final = 1 << 17
-"""Up to here, waiting for threads costs more than they save: a reduction takes microseconds, a busy core milliseconds."""
+"""Up to here float32 is summed by dot products: one core does it faster than two can be woken."""
+_ONES: Final = torch.ones(_SMALL)
 _LARGE: Final = 1 << 19
 """Parts of a large tensor: what two cores keep in their caches from one reduction to the next."""
 _FAST: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -97,26 +96,30 @@ def from_scalars(scalars: list[float], count: int) -> Statistics:
 def _fast_summary(flat: Tensor, count: int) -> Statistics | None:
     """Statistics by float32 reductions of a part after another, while it is in the cache; None where that is not exact enough."""
     minimum, maximum, total, squares = math.inf, -math.inf, 0.0, 0.0
-    for part in (flat,) if count <= _SERIAL else flat.split(_SERIAL if count <= _SMALL else _LARGE):
+    for part in (flat,) if count <= _LARGE else flat.split(_LARGE):
         low, high = torch.aminmax(part)
         least, most = low.item(), high.item()
         largest = max(-least, most)
         if largest != 0.0:
             if not _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:  # nan and inf, too
                 return None
-            total += part.sum(dtype=torch.float32).item()
-            squares += _squares(part)
+            part_total, part_squares = _sums(part)
+            total += part_total
+            squares += part_squares
         minimum, maximum = min(minimum, least), max(maximum, most)
     return Statistics(minimum, maximum, total / count, math.sqrt(squares / count))
 
 
-def _squares(part: Tensor) -> float:
-    """The sum of squares, in rows: one float32 sum of 4 million squares is off by 1e-4."""
-    if part.dtype is torch.float32 and part.numel() <= _SERIAL:
-        return _norm(part).item() ** 2
-    whole = part.numel() // _ROW * _ROW
+def _sums(part: Tensor) -> tuple[float, float]:
+    """The sum, and the sum of squares in rows: one float32 sum of 4 million squares is off by 1e-4."""
+    count = part.numel()
+    if count <= _SMALL and part.dtype is torch.float32:
+        return torch.dot(part, _ONES[:count]).item(), torch.dot(part, part).item()
+    whole = count // _ROW * _ROW
     squares = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
-    return squares + (_norm(part[whole:], dtype=torch.float32).item() ** 2 if whole < part.numel() else 0.0)
+    if whole < count:
+        squares += _norm(part[whole:], dtype=torch.float32).item() ** 2
+    return part.sum(dtype=torch.float32).item(), squares
 
 
 def agrees(tensor: Tensor, known: Statistics | None) -> bool:
@@ -132,9 +135,10 @@ def agrees(tensor: Tensor, known: Statistics | None) -> bool:
     if not _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return same_bits(summarise(tensor), known)
     flat, total, squares = tensor.reshape(-1), 0.0, 0.0
-    for part in (flat,) if count <= _SERIAL else flat.split(_SERIAL if count <= _SMALL else _LARGE):
-        total += part.sum(dtype=torch.float32).item()
-        squares += _squares(part)
+    for part in (flat,) if count <= _LARGE else flat.split(_LARGE):
+        part_total, part_squares = _sums(part)
+        total += part_total
+        squares += part_squares
     if (known.mean, known.rms) == (total / count, math.sqrt(squares / count)):
         return True
     return same_bits(summarise(tensor), known)  # parts of it may have needed the exact way

@@ -22,7 +22,7 @@ from layerdiff.record.identity import Identities, place_of, version_of
 from layerdiff.record.keep import Policy
 from layerdiff.record.sink import Sink, Value
 from layerdiff.record.summary import agrees, summarise
-from layerdiff.record.tensors import Plain, is_ordinary, plain
+from layerdiff.record.tensors import Plain
 from layerdiff.trace.schema import Statistics, ValueKind, ValueRow
 
 
@@ -35,13 +35,7 @@ class Values:
         self.known: Identities[Value] = Identities()
         self._texts: dict[object, str] = {}
 
-    def record(self, tensor: Tensor, policy: Policy) -> list[tuple[str, Value]]:
-        """The values of an activation, with what each adds to the position: one, but for wrapper subclasses."""
-        if is_ordinary(tensor):
-            return [("", self.record_plain(tensor, policy))]
-        return [(part.suffix, self.record_plain(part.tensor, policy, part=part)) for part in plain(tensor)]
-
-    def record_plain(
+    def record(
         self,
         tensor: Tensor,
         policy: Policy,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerdiff.record.attributes import Attributes, simple_attributes
+from layerdiff.record.attributes import KnownAttributes, simple_attributes
 from layerdiff.record.structure import MAX_DEPTH, Found, picture_arguments, picture_result
 
 
@@ -98,10 +98,11 @@ def test_attributes_follow_the_module() -> None:
         "transposed": False, "output_padding": [0, 0], "groups": 1, "padding_mode": "zeros",
     }  # fmt: skip
     assert expected == simple_attributes(module)
-    attributes = Attributes()
     norm = nn.RMSNorm(4, eps=1e-6)
-    assert 1e-6 == json.loads(attributes.json(norm))["eps"]
+    known = KnownAttributes(norm)
+    assert 1e-6 == json.loads(known.json)["eps"]
+    assert known.are_those_of(norm)
     norm.eps = 1e-5
-    assert 1e-5 == json.loads(attributes.json(norm))["eps"]
+    assert not known.are_those_of(norm)
     norm.limit = float("inf")
-    assert {"float": "inf"} == json.loads(attributes.json(norm))["limit"]
+    assert (1e-5, {"float": "inf"}) == (json.loads(KnownAttributes(norm).json)["eps"], json.loads(KnownAttributes(norm).json)["limit"])

@@ -142,5 +142,8 @@ def _next(comparison: Comparison) -> list[Line]:
             line(("report   ", Tone.DIM), (f"layerdiff report {both} -f markdown -o issue.md", Tone.ACCENT)),
         ]
     if mostly_unpaired(comparison):
-        return [line(("next     ", Tone.DIM), ("write the rules above into rules.toml, then compare again", Tone.ACCENT))]
+        return [
+            line(("next     ", Tone.DIM), ("write the rule into rules.toml, as a table [[rename]] with its two keys, then", Tone.PLAIN)),
+            line(("         ", Tone.DIM), (f"layerdiff diff {both} --profile rules.toml", Tone.ACCENT)),
+        ]
     return [line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT))]

@@ -16,7 +16,7 @@ from layerdiff.record.fingerprint import octets
 from layerdiff.record.identity import version_of
 from layerdiff.record.sink import Value
 
-_SAMPLES: Final = 64
+_SAMPLES: Final = 16
 
 
 class HeldWeight:

@@ -5,7 +5,8 @@ They return None always: anything else would replace the module's result. Forwar
 waits for the outermost module that is called, and then hooks that module's own.
 
 The first thing that a hook does is to leave when it is being compiled: dynamo traces hooks into the
-code that it compiles, and what the recorder does must never be part of it.
+code that it compiles, and what the recorder does must never be part of it. A global hook makes dynamo
+compile again; the hooks of a named model do not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Roots and their modules: which module has which path, and which of them cannot be seen.
 
-A compiled or scripted module is a leaf here. Its inside never runs as Python, and a hook on a module
+A compiled module is a leaf here, and a scripted one is not here at all. Their inside never runs as Python, and a hook on a module
 inside would be traced into the compiled code, which changes the run.
 """
 
@@ -21,7 +21,7 @@ from layerdiff.record.options import Options
 
 COMPILED: Final = "compiled: set TORCHDYNAMO_DISABLE=1 to record inside"
 COMPILED_WHOLE: Final = "compiled in place (module.compile()), so its calls are not seen: set TORCHDYNAMO_DISABLE=1 to record it"
-SCRIPTED: Final = "scripted: set PYTORCH_JIT=0 to record inside"
+SCRIPTED: Final = "scripted, so its calls are not seen: set PYTORCH_JIT=0 to record it"
 
 
 @dataclass(eq=False, slots=True)
@@ -79,11 +79,12 @@ def visible_modules(root: nn.Module) -> tuple[dict[nn.Module, str], dict[str, st
         if getattr(module, "_compiled_call_impl", None) is not None:
             hidden[path] = COMPILED_WHOLE
             continue
+        if isinstance(module, torch.jit.ScriptModule):  # takes no hooks from Python
+            hidden[path] = SCRIPTED
+            continue
         found[module] = path
         if is_compiled(module):
             hidden[path] = COMPILED
-        elif isinstance(module, torch.jit.ScriptModule):
-            hidden[path] = SCRIPTED
         else:
             prefix = path + "." if path else ""
             stack += [(child, prefix + name) for name, child in reversed(module._modules.items()) if child is not None]

@@ -423,6 +423,8 @@ class TraceWriter:
         """In a forked child: forget the parent's files without touching them."""
         self._closed = True
         self._metadata.abandoned = True
+        with contextlib.suppress(Exception):  # or HDF5 closes it after the interpreter is gone, and calls into it
+            self._file.close()
         for fd in (self._fd, self._journal):
             with contextlib.suppress(OSError):
                 os.close(fd)

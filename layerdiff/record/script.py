@@ -42,22 +42,26 @@ def run_script(out: Path, argv: Sequence[str], *, module: bool = False, options:
     _forget_earlier(folder, None if world == 1 else rank)
     if world > 1:
         folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(path, **options)
-    recorder.start()
-    python_path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([python_path] if python_path else [])])
-    record_children(Target(folder, options))
-    process = os.getpid()
+    argv_before, python_path = sys.argv, os.environ.get("PYTHONPATH")
+    sys.argv = [name, *argv[1:]]
     try:
-        return _run(name, argv[1:], module)
+        recorder = Recorder(path, **options)
+        recorder.start()
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([python_path] if python_path else [])])
+        record_children(Target(folder, options))
+        process = os.getpid()
+        try:
+            return _run(name, argv[1:], module)
+        finally:
+            if os.getpid() == process:  # a forked child that falls out of its script ends here, too
+                record_children(None)
+                _finish(recorder, folder, alone=world == 1)
     finally:
-        if os.getpid() == process:  # a forked child that falls out of its script ends here too
-            record_children(None)
-            if python_path is None:
-                os.environ.pop("PYTHONPATH", None)
-            else:
-                os.environ["PYTHONPATH"] = python_path
-            _finish(recorder, folder, alone=world == 1)
+        sys.argv = argv_before
+        if python_path is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = python_path
 
 
 def plan_script(out: Path, argv: Sequence[str], *, module: bool = False, options: Mapping[str, Any] | None = None) -> tuple[Plan, int]:
@@ -105,7 +109,7 @@ def _run(name: str, arguments: Sequence[str], module: bool) -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
-        sys.excepthook(type(error), error, _own_frames(error.__traceback__))
+        sys.excepthook(type(error), error.with_traceback(_own_frames(error.__traceback__)), error.__traceback__)
         return 1
     finally:
         sys.argv, sys.path[:] = argv, path
@@ -123,9 +127,7 @@ def _code(code: object) -> int:
 
 def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback from the script on: neither our frames nor runpy's."""
-    while traceback is not None and (
-        traceback.tb_frame.f_code.co_filename in (__file__, runpy.__file__) or "runpy" in traceback.tb_frame.f_code.co_filename
-    ):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         traceback = traceback.tb_next
     return traceback
 

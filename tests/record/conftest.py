@@ -44,7 +44,9 @@ class Recorded:
     def find(self, site: str, step: int = 0, occurrence: int = 0) -> int:
         calls = self.file.calls
         found = [
-            call for call, name in enumerate(self.sites) if name == site and calls.step[call] == step and calls.occurrence[call] == occurrence
+            call
+            for call, name in enumerate(self.sites)
+            if name == site and calls.step[call] == step and calls.occurrence[call] == occurrence
         ]
         assert len(found) == 1, f"{site} step {step} occurrence {occurrence}: calls {found}"
         return found[0]

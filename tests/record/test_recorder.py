@@ -18,7 +18,10 @@ from tests.models import InPlace, MiniLlama, SmallResNet, hf_bert, hf_llama, hf_
 
 MODELS = {
     "mini llama": (MiniLlama, lambda: {"input_ids": tokens()}),
-    "resnet in training": (lambda: SmallResNet().train(), lambda: {"x": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}),
+    "resnet in training": (
+        lambda: SmallResNet().train(),
+        lambda: {"x": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))},
+    ),
     "in place": (InPlace, lambda: {"x": torch.randn(4, 16, generator=torch.Generator().manual_seed(0))}),
     "hf llama": (hf_llama, lambda: {"input_ids": tokens()}),
     "hf qwen moe": (hf_qwen_moe, lambda: {"input_ids": tokens()}),
@@ -239,7 +242,12 @@ def test_generate_is_a_step_a_token_after_a_warm_up(tmp_path: Path, recorded: An
     trace = recorded(tmp_path / "trace.h5")
     roots = [call for call, site in enumerate(trace.sites) if site == ""]
     assert list(range(5)) == [trace.column("step")[call] for call in roots]
-    shapes = [trace.file.shape(trace.edges(call)[name]) for call in roots for name in trace.edges(call) if name.endswith("input_ids") or name == "in[0]"]
+    shapes = [
+        trace.file.shape(trace.edges(call)[name])
+        for call in roots
+        for name in trace.edges(call)
+        if name.endswith("input_ids") or name == "in[0]"
+    ]
     assert [(2, 3), (1, 5), (1, 1), (1, 1), (1, 1)] == shapes
 
 
@@ -392,7 +400,9 @@ def test_weights(choice: str, tmp_path: Path, recorded: Any) -> None:
     trace = recorded(tmp_path / "trace.h5")
     parameters, buffers = trace.values_of_kind(ValueKind.PARAMETER), trace.values_of_kind(ValueKind.BUFFER)
     assert ["0.weight", "0.bias", "1.weight", "1.bias", "2.bias"] == [trace.file.text(int(trace.file.values.name[v])) for v in parameters]
-    assert ["1.running_mean", "1.running_var", "1.num_batches_tracked"] == [trace.file.text(int(trace.file.values.name[v])) for v in buffers]
+    assert ["1.running_mean", "1.running_var", "1.num_batches_tracked"] == [
+        trace.file.text(int(trace.file.values.name[v])) for v in buffers
+    ]
     weight = trace.edges(trace.find("0"), Role.WEIGHT)["weight"]
     assert weight == trace.edges(trace.find("2"), Role.WEIGHT)["weight"] == trace.edges(trace.find("0", step=1), Role.WEIGHT)["weight"]
     assert (choice == "used") == trace.file.has_bytes(weight)
@@ -438,7 +448,15 @@ def test_what_can_be_known_before_is_raised(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(RecorderError, match="no torch.nn.Module"):
         Recorder(tmp_path / "t.h5", "model")  # type: ignore[arg-type]
-    for wrong in ({"steps": "x"}, {"steps": "3:3"}, {"keep": "some"}, {"keep": "full:2 apples"}, {"weights": "most"}, {"modules": ""}, {"queue_bytes": 0}):
+    for wrong in (
+        {"steps": "x"},
+        {"steps": "3:3"},
+        {"keep": "some"},
+        {"keep": "full:2 apples"},
+        {"weights": "most"},
+        {"modules": ""},
+        {"queue_bytes": 0},
+    ):
         with pytest.raises(RecorderError):
             Recorder(tmp_path / "t.h5", model, **wrong)
     with pytest.raises(RecorderError, match="does not exist"), Recorder(tmp_path / "missing" / "t.h5", model):

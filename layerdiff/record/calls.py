@@ -21,7 +21,7 @@ from layerdiff.record.draws import is_capturing, random_state
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
 from layerdiff.record.quiet import quiet
-from layerdiff.record.sink import Sink
+from layerdiff.record.sink import Edge, Sink
 from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
@@ -156,14 +156,16 @@ class Calls:
         if begins_step and sink.measures:
             call.before = random_state()
         sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
-        number = call.number = call.parent = self.count
+        call.number = call.parent = self.count
         self.count += 1
         with quiet():
             if begins_step and self._options.weights == "all":
                 self._weights.record_all(root.module, (root.index, call.step))
-            self._add_edges(call, Role.INPUT, tensors)
+            edges = self._edges(call, Role.INPUT, tensors)
             for name, value in self._weights.of(call.module, site.path, site.weights, (root.index, call.step)):
-                sink.add_edge(number, Role.WEIGHT, name, value)
+                edges.append((Role.WEIGHT, name, value))
+        if edges:
+            sink.add_edges(call.number, edges)
 
     def leave(self, module: nn.Module, result: Any) -> None:
         """A module has returned or raised."""
@@ -189,7 +191,8 @@ class Calls:
             tensors, picture = picture_result(result, frozenset() if enclosing is None else enclosing.opaque)
             if tensors:
                 with quiet():
-                    self._add_edges(call, Role.OUTPUT, tensors)
+                    edges = self._edges(call, Role.OUTPUT, tensors)
+                self._sink.add_edges(call.number, edges)
             ending = f'"results": {picture}'
         else:
             ending = f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}'
@@ -202,12 +205,13 @@ class Calls:
         detail = f'{{"arguments": {call.arguments}, {ending}, "training": {training}, "attributes": {attributes.json}}}'
         self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, detail)
 
-    def _add_edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> None:
+    def _edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> list[Edge]:
         policy = call.site.policy if call.site.wanted else self._numbers_only
-        values, sink = self._values, self._sink
+        record = self._values.record
+        edges: list[Edge] = []
         for position, tensor in tensors:
             if is_ordinary(tensor):
-                sink.add_edge(call.number, role, position, values.record(tensor, policy))
+                edges.append((role, position, record(tensor, policy)))
             else:
-                for part in plain(tensor):
-                    sink.add_edge(call.number, role, position + part.suffix, values.record(part.tensor, policy, part=part))
+                edges += [(role, position + part.suffix, record(part.tensor, policy, part=part)) for part in plain(tensor)]
+        return edges

@@ -56,6 +56,7 @@ def is_rank_name(name: str) -> bool:
 
 
 _target: Target | None = None
+_waiting: Any = None
 
 
 def record_children(target: Target | None) -> None:
@@ -68,19 +69,24 @@ def record_children(target: Target | None) -> None:
     os.environ[VARIABLE] = target.encoded()
 
 
-def _arm_after_fork() -> None:
-    if _target is not None and _MODULE in sys.modules:
-        _arm(sys.modules[_MODULE], _target)
-
-
-def arm_on_import(text: str) -> None:
-    """In a new interpreter: wait for torch, then for the first call of a module."""
-    target = Target.decoded(text)
+def arm(target: Target) -> None:
+    """Record this process to `target` from its first call of a module on; torch may come later."""
     record_children(target)
-    sys.meta_path.insert(0, _WhenImported(_MODULE, lambda module: _arm(module, target)))
+    if _MODULE in sys.modules:
+        _wait_for_call(sys.modules[_MODULE], target)
+    else:
+        sys.meta_path.insert(0, _WhenImported(_MODULE, lambda module: _wait_for_call(module, target)))
 
 
-def _arm(module: Any, target: Target) -> None:
+def _arm_after_fork() -> None:
+    if _target is not None:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WhenImported)]
+        arm(_target)
+
+
+def _wait_for_call(module: Any, target: Target) -> None:
+    global _waiting
+
     def first_call(called: Any, args: Any) -> None:
         handle.remove()
         frame = sys._getframe(1)
@@ -89,7 +95,9 @@ def _arm(module: Any, target: Target) -> None:
         except Exception as error:
             print(f"layerdiff: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
 
-    handle = module.register_module_forward_pre_hook(first_call)
+    if _waiting is not None:  # the parent's, copied by a fork
+        _waiting.remove()
+    handle = _waiting = module.register_module_forward_pre_hook(first_call)
 
 
 def _start(target: Target) -> Any:

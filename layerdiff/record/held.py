@@ -1,22 +1,21 @@
 """`HeldWeight`: a parameter that was recorded, so that the next call finds its value without reading it.
 
-Where its contents were replaced without counting a version (`parameter.data.copy_`), a sum over samples
-of it shows that, taken once a step; reading every weight again would cost as much as a decode step.
+Where its contents were replaced without counting a version (`parameter.data.copy_`), samples of it show
+that, taken once a step; reading every weight again would cost as much as a decode step.
 """
 
 from __future__ import annotations
 
+from ctypes import string_at
 from typing import Final
 from weakref import ref
 
-import torch
 from torch import Tensor
 
-from layerdiff.record.fingerprint import octets
 from layerdiff.record.identity import version_of
 from layerdiff.record.sink import Value
 
-_SAMPLES: Final = 16
+_SAMPLE_BYTES: Final = 64
 
 
 class HeldWeight:
@@ -42,10 +41,13 @@ class HeldWeight:
         return self.sampled == sample(tensor)
 
 
-def sample(tensor: Tensor) -> object:
-    """A sum over elements spread evenly over a CPU tensor, as its repr; over all of a small one."""
-    flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach()[:1].reshape(-1)
-    spread = flat[:: max(1, flat.numel() // _SAMPLES)]
-    if spread.dtype is torch.float32:
-        return repr(spread.sum().item())
-    return int(octets(spread.contiguous()).sum())
+def sample(tensor: Tensor) -> bytes:
+    """The bytes at the start, in the middle and at the end of a CPU tensor; nothing where it has no memory of its own.
+
+    Read as memory: the fastest of torch's own ways costs ten times as much, for every weight in every step.
+    """
+    address, nbytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    if not address or not nbytes or not tensor.is_contiguous():
+        return b""
+    size = min(nbytes, _SAMPLE_BYTES)
+    return string_at(address, size) + string_at(address + (nbytes - size) // 2, size) + string_at(address + nbytes - size, size)

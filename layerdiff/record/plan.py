@@ -21,8 +21,8 @@ from torch import nn
 from layerdiff.record.calls import Calls
 from layerdiff.record.hooks import ModuleHooks
 from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
-from layerdiff.record.sink import Pending, Value
-from layerdiff.trace.schema import CALLS, EDGES, VALUES, CallRow, CallStatus, Role, ValueRow
+from layerdiff.record.sink import Edge, Pending, Value
+from layerdiff.trace.schema import CALLS, EDGES, VALUES, CallRow, CallStatus, ValueRow
 
 _TEXT_BYTES: Final = 24  # a shape, a path or a picture of arguments is shared by many rows
 
@@ -86,9 +86,9 @@ class _Counter:
         """Nothing is computed on a device here."""
         raise AssertionError("a planner measures nothing")
 
-    def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
-        """Count an edge."""
-        self.edges += 1
+    def add_edges(self, call: int, edges: list[Edge]) -> None:
+        """Count edges."""
+        self.edges += len(edges)
 
     def end_step(self) -> None:
         """Count a step."""

@@ -115,7 +115,10 @@ class Recorder:
             "options": self._options.described(),
             "environment": describe([] if self._model is None else [self._model]),
         }
-        self._writer = TraceWriter(self.path, meta=meta)
+        try:
+            self._writer = TraceWriter(self.path, meta=meta)
+        except OSError as error:
+            raise RecorderError(f"Cannot record to {self.path}: {error.strerror or error}. Make room, or choose another disk.") from None
         self._delivery = Delivery(self._writer, self._options.queue_bytes)
         sink = TraceSink(self._writer, self._delivery)
         name_root = attribute_that_holds if self._model is None else lambda module: None

@@ -39,7 +39,6 @@ def run_script(out: Path, argv: Sequence[str], *, module: bool = False, options:
     if folder.is_file():
         raise RecorderError(f"Cannot record to {folder}: it is a file, and the traces of several processes need a folder of that name.")
     path = out if world == 1 else folder / rank_name(rank, child=False)
-    _forget_earlier(folder, None if world == 1 else rank)
     if world > 1:
         folder.mkdir(parents=True, exist_ok=True)
     argv_before, python_path = sys.argv, os.environ.get("PYTHONPATH")
@@ -47,6 +46,7 @@ def run_script(out: Path, argv: Sequence[str], *, module: bool = False, options:
     try:
         recorder = Recorder(path, **options)
         recorder.start()
+        _forget_earlier(folder, None if world == 1 else rank)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([python_path] if python_path else [])])
         record_children(Target(folder, options))
         process = os.getpid()

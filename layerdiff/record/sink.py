@@ -30,6 +30,10 @@ class Value:
         self.row = ABSENT
 
 
+Edge = tuple[Role, str, Value]
+"""What a value is to a call, and at which position."""
+
+
 class Pending(Protocol):
     """A value whose numbers are still on their way from a device, or whose bytes must be compared."""
 
@@ -60,8 +64,8 @@ class Sink(Protocol):
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
 
-    def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
-        """A value at a position of a call."""
+    def add_edges(self, call: int, edges: list[Edge]) -> None:
+        """Values at positions of a call."""
 
     def end_step(self) -> None:
         """A forward of a root ended."""
@@ -99,9 +103,9 @@ class TraceSink:
         """A value that will be known later."""
         self._delivery.put_bytes(pending.nbytes, self._write_pending, value, pending)
 
-    def add_edge(self, call: int, role: Role, position: str, value: Value) -> None:
-        """A value at a position of a call."""
-        self._delivery.put(self._write_edge, call, role, position, value)
+    def add_edges(self, call: int, edges: list[Edge]) -> None:
+        """Values at positions of a call."""
+        self._delivery.put(self._write_edges, call, edges)
 
     def end_step(self) -> None:
         """A forward of a root ended."""
@@ -120,5 +124,7 @@ class TraceSink:
         else:
             value.row = self._writer.add_value(row, data)
 
-    def _write_edge(self, call: int, role: Role, position: str, value: Value) -> None:
-        self._writer.add_edge(call, role, position, value.row)
+    def _write_edges(self, call: int, edges: list[Edge]) -> None:
+        add_edge = self._writer.add_edge
+        for role, position, value in edges:
+            add_edge(call, role, position, value.row)

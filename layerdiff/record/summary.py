@@ -21,8 +21,8 @@ _ROW: Final = 2048
 _SMALL: Final = 1 << 17
 """Up to here float32 is summed by dot products: one core does it faster than two can be woken."""
 _ONES: Final = torch.ones(_SMALL)
-_LARGE: Final = 1 << 19
-"""Parts of a large tensor: what two cores keep in their caches from one reduction to the next."""
+_LARGE: Final = 1 << 22
+"""Parts of a large tensor, so that sums of parts are added in float64."""
 _FAST: Final = (torch.float32, torch.bfloat16, torch.float16)
 _BITS: Final = frozenset({"torch.float4_e2m1fn_x2"})
 _SQUARES_FIT: Final = (1e-15, 1e15)  # between these, squares of float32 neither vanish nor overflow

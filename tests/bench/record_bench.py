@@ -49,6 +49,7 @@ def _numbers(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, finge
             with Recorder(folder / f"{time.monotonic_ns()}.h5", model, keep="statistics", fingerprints=fingerprints) as recorder:
                 _timed(lambda: model(ids))
                 recorded += [_timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
+            _check(recorder.path)
             plain += [_timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
     before, after = statistics.median(plain), statistics.median(recorded)
     recorder.path.unlink(missing_ok=True)
@@ -75,6 +76,7 @@ def _full(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, fingerpr
                 two = time.perf_counter() - started
             finally:
                 recorder.close()
+            _check(path)
             nbytes = int(open_trace(path).files[0].values.nbytes.sum())
             path.unlink()
             written = _raw_write(folder / "raw", nbytes)
@@ -84,6 +86,13 @@ def _full(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, fingerpr
                 raw.append(written)
     over, write = statistics.median(extra), statistics.median(raw)
     return name, over / write, floor, f"{1e3 * over:.0f} ms extra for {nbytes / 1e6:.0f} MB, raw write {1e3 * write:.0f} ms"
+
+
+def _check(path: Path) -> None:
+    """A recording that stopped is fast, and no measurement."""
+    file = open_trace(path).files[0]
+    if not file.complete or not len(file.calls.kind):
+        raise RuntimeError(f"{path} is incomplete: {file.meta.get('incomplete')}")
 
 
 def _raw_write(path: Path, nbytes: int) -> float:

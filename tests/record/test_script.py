@@ -31,7 +31,8 @@ def record(folder: Path, script: str, *arguments: str, module: str | None = None
     """Run `script` as the command line would, in a fresh interpreter."""
     (folder / f"{module or 'run'}.py").write_text(MODEL + textwrap.dedent(script))
     argv = [module or "run.py", *arguments]
-    code = f"import sys; from pathlib import Path; from layerdiff.record.script import run_script; sys.exit(run_script(Path({out!r}), {argv!r}, module={bool(module)}))"
+    code = "import sys; from pathlib import Path; from layerdiff.record.script import run_script as run; "
+    code += f"sys.exit(run(Path({out!r}), {argv!r}, module={bool(module)}))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -131,6 +132,23 @@ def test_children_record_into_a_folder(kind: str, tmp_path: Path, recorded: Any)
     assert 9 == len(recorded(tmp_path / names[0]))
     assert 6 == len(recorded(tmp_path / names[1]))
     assert {"in.input", "out"} == set(recorded(tmp_path / names[0]).edges(0))
+
+
+def test_a_child_that_forks_before_it_runs_a_model(tmp_path: Path, recorded: Any) -> None:
+    script = """
+    import multiprocessing, subprocess
+    if "child" in sys.argv:
+        children = [multiprocessing.get_context("fork").Process(target=forward, args=(n,)) for n in (1, 2)]
+        [child.start() for child in children]
+        [child.join() for child in children]
+        forward(3)
+    else:
+        sys.exit(subprocess.run([sys.executable, __file__, "child"]).returncode)
+    """
+    done = record(tmp_path, script)
+    assert 0 == done.returncode, done.stderr
+    assert [3, 6, 9] == sorted(len(recorded(tmp_path / name)) for name in traces(tmp_path)), done.stderr
+    assert "not recorded" not in done.stderr
 
 
 def test_a_launcher_that_runs_no_model_leaves_no_trace_of_its_own(tmp_path: Path, recorded: Any) -> None:

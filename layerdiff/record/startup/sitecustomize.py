@@ -19,9 +19,9 @@ def _arm() -> None:
     package = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
     sys.path.append(package)  # last, and for this import only
     try:
-        from layerdiff.record.children import arm_on_import
+        from layerdiff.record.children import Target, arm
 
-        arm_on_import(said)
+        arm(Target.decoded(said))
     except Exception as error:
         print(f"layerdiff: process {os.getpid()} is not recorded: {error}", file=sys.stderr)
     finally:

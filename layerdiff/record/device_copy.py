@@ -103,7 +103,7 @@ def to_host(tensor: Tensor) -> Tensor:
 def _event(device: torch.device) -> Any:
     if device.type == "cpu":
         return None
-    module = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, a vendor's torch.npu
+    module: Any = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, a vendor's torch.npu
     if not hasattr(module, "Event"):
         if hasattr(module, "synchronize"):
             module.synchronize()

@@ -19,8 +19,8 @@ from tests.models import MiniLlama, tokens
 Row = tuple[str, float, float | None, str]
 
 
-def rows(repeats: int = 9) -> list[Row]:
-    """The table. Takes about a minute on two cores."""
+def rows(repeats: int = 5) -> list[Row]:
+    """The table. Takes two minutes on two idle cores."""
     folder = Path(tempfile.mkdtemp(prefix="layerdiff-bench-"))
     try:
         large = MiniLlama(vocab=1000, hidden=1024, inner=2816, heads=16, layers=8).eval()

@@ -19,7 +19,7 @@ from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.diagnose.notices import notices_of_traces, notices_of_values
+from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.errors import ComparisonError
@@ -93,13 +93,17 @@ def compare_in_steps(
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
     """The same numbers under another profile; needs no traces. Causes that were found stay with their origins."""
     chosen = load_profile(profile)
-    told = tuple(notice for notice in comparison.notices if notice.kind not in _OF_VALUES)
-    judged = _judged(comparison, chosen, None, told)
+    judged = _judged(comparison, chosen, None, ())
+    kept = [notice for notice in comparison.notices if notice.kind not in _BY_PROFILE]
+    again = [notice for notice in judged.notices if notice.kind in _BY_PROFILE]
+    judged = replace(judged, notices=tuple(sorted([*kept, *again], key=lambda notice: _ORDER.get(notice.kind, -1))))
     found = {(origin.site, origin.rank): origin for origin in comparison.origins}
     return replace(judged, origins=tuple(_with_cause(origin, found.get((origin.site, origin.rank))) for origin in judged.origins))
 
 
-_OF_VALUES: Final = ("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "constant-dtype", "flip", "input-too-short")
+_BY_PROFILE: Final = ("dtype-mismatch", "flip", "results-not-compared")
+"""Notices that another profile may change; the others need the traces, and stay as they are."""
+_ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
 
 
 def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:

@@ -86,7 +86,7 @@ def test_inputs_that_are_roundings_of_each_other_agree(tmp_path: Path) -> None:
 def test_another_shape_and_another_dtype(tmp_path: Path) -> None:
     reference = model(tmp_path / "r.h5")
     short = compare_traces(reference, model(tmp_path / "s.h5", x=X[:3], a=A[:3], b=B[:3]))
-    assert kinds(short) == {"shape-differs": True}
+    assert kinds(short) == {"shape-differs": True, "results-not-compared": False}
     assert by_site(short) == dict.fromkeys(("", "a", "b"), "not-comparable")
     half = model(tmp_path / "h.h5", x=X.astype(np.float16), a=A.astype(np.float16), b=B.astype(np.float16))
     assert kinds(compare_traces(reference, half)) == {"dtype-mismatch": False}
@@ -184,3 +184,20 @@ def test_json_is_bounded_and_strict(tmp_path: Path, wanted: int | None) -> None:
     assert found["verdict"] == "broken"
     assert found["sites_total"] == 3
     assert len(found["origins"]) >= 1
+
+
+def test_state_that_an_object_carries_is_no_input_also_when_judged_again(tmp_path: Path) -> None:
+    def stepping(path: Path, cache: Any) -> Path:
+        writer = TraceWriter(path, meta={})
+        call = writer.begin_call(CallRow(CallKind.MODULE, "", root=writer.add_root("model", "Root")))
+        for position, array in (("in[0]", X), ("in.cache.keys", cache)):
+            writer.add_edge(call, Role.INPUT, position, writer.add_value(value_row(array), raw(array)))
+        writer.add_edge(call, Role.OUTPUT, "out", writer.add_value(value_row(A), raw(A)))
+        held = {"object": "Cache", "fields": {"keys": {"tensor": "in.cache.keys"}}}
+        arguments = {"args": [{"tensor": "in[0]"}], "kwargs": {"cache": held}}
+        writer.end_call(call, CallStatus.RETURNED, json.dumps({"arguments": arguments}))
+        return writer.close()
+
+    comparison = compare_traces(stepping(tmp_path / "r.h5", B), stepping(tmp_path / "t.h5", B + 1))
+    assert kinds(comparison) == {}
+    assert kinds(judge_again(open_comparison(comparison.save(tmp_path / "run.ldiff")), profile="relaxed")) == {}

@@ -95,6 +95,13 @@ class Evidence:
         child = int(self.pairs["site"][pair])
         return self.texts[int(self.sites["site"][child])] or "", self.position(row) or ""
 
+    def lost_children(self, row: int) -> list[str]:
+        """In words: which modules inside a site only one side ran."""
+        inside = self.sites["parent"] == row
+        alone = inside & ((self.sites["reference_call"] < 0) | (self.sites["target_call"] < 0))
+        reasons = [self.texts[text] for text in self.sites["statement"][alone].tolist()]
+        return [reason for reason in dict.fromkeys(reasons) if reason]
+
     def incoming(self, row: int) -> str:
         """In words: how far inputs and weights of a site agree."""
         worst, named, compared = 0.0, "", 0
@@ -111,7 +118,7 @@ class Evidence:
             return "no input of it was recorded"
         if not named:
             return "its inputs and weights agree" if worst == 0 else ""
-        return f"its inputs differ by at most {worst:.2g} ({named})"
+        return f"what comes in differs by at most {worst:.2g} ({named})"
 
     def statement(self, row: int, verdict: Verdict) -> str:
         """One sentence: what differs, by how much, what was allowed, what came in."""
@@ -119,15 +126,15 @@ class Evidence:
         where = self.position(row) or "out"
         handed = self.handed_to(row)
         what = f"what it hands to {handed[0]} ({handed[1]})" if handed else where
-        came = self.incoming(row)
+        came = self.incoming(row) + "".join(f"; {lost}" for lost in self.lost_children(row)[:2])
         if pair >= 0 and self.pairs["nonfinite_differ"][pair] > 0:
             count, elements = int(self.pairs["nonfinite_differ"][pair]), int(self.pairs["count"][pair])
             if verdict == Verdict.BROKEN:
                 return f"{what} has NaN or Inf at {count} of {elements} elements where the reference is finite; {came}"
             return f"{what} is finite at {count} of {elements} elements where the reference is not; {came}"
-        if pair >= 0 and self.pairs["mismatched"][pair] > 0:
+        if pair >= 0 and self.pairs["source"][pair] == Source.BYTES and self.pairs["mismatched"][pair] > 0:
             return f"{what} differs at {int(self.pairs['mismatched'][pair])} of {int(self.pairs['count'][pair])} elements; {came}"
         measured, allowed = float(self.sites["measured"][row]), float(self.sites["allowed"][row])
-        if np.isnan(measured):
+        if np.isnan(measured) or verdict == Verdict.FLIP:
             return f"{what} differs; {came}"
         return f"{what} differs by {measured:.2g}, allowed {allowed:.2g}; {came}"

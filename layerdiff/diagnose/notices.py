@@ -21,6 +21,11 @@ from layerdiff.trace.reader import Trace
 from layerdiff.trace.schema import CallKind, Role
 
 _SHOWN: Final = 3
+NOTICES_OF_VALUES: Final = (
+    *("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "constant-dtype", "flip"),
+    *("results-not-compared", "input-too-short"),
+)
+"""The kinds that `notices_of_values` yields, in this order."""
 
 
 def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Iterator[Notice]:
@@ -97,6 +102,7 @@ def notices_of_values(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
     yield from _inputs(evidence)
     yield from _weights(evidence)
     yield from _flips(evidence)
+    yield from _results(evidence)
     yield from _too_short(evidence)
 
 
@@ -174,11 +180,12 @@ def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
     source = int(pairs["source"][pair])
     if source not in (Source.BYTES, Source.STATISTICS) or pairs["equal"][pair]:
         return False
-    if pairs["nonfinite_differ"][pair] > 0 or pairs["mismatched"][pair] > 0:
+    if pairs["nonfinite_differ"][pair] > 0 or (source == Source.BYTES and pairs["mismatched"][pair] > 0):
         return True
     roundoff = _roundoff(evidence, pair)
     if source == Source.STATISTICS:
-        return not float(pairs["statistic"][pair]) <= roundoff
+        verified = int(pairs["mismatched"][pair])
+        return verified > 0 if verified >= 0 else not float(pairs["statistic"][pair]) <= roundoff
     largest = float(pairs["max_reference"][pair])
     peak = float(pairs["max_abs"][pair])
     return float(pairs["rel_l2"][pair]) > roundoff or peak > roundoff * largest
@@ -186,18 +193,21 @@ def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
 
 def _how_much(evidence: Evidence, pair: int) -> str:
     pairs = evidence.pairs
+    if pairs["source"][pair] == Source.STATISTICS:
+        known = "fingerprints differ, " if pairs["mismatched"][pair] > 0 else ""
+        return f"{known}recorded statistics by {float(pairs['statistic'][pair]):.2g}; elements were not kept"
     if pairs["mismatched"][pair] > 0:
         return f"{int(pairs['mismatched'][pair])} of {int(pairs['count'][pair])} elements"
     if pairs["nonfinite_differ"][pair] > 0:
         return f"{int(pairs['nonfinite_differ'][pair])} elements are finite on one side only"
-    number = pairs["rel_l2" if pairs["source"][pair] == Source.BYTES else "statistic"][pair]
-    return f"relative difference {float(number):.2g}"
+    return f"relative difference {float(pairs['rel_l2'][pair]):.2g}"
 
 
 def _weights(evidence: Evidence) -> Iterator[Notice]:
     sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
     differing: list[tuple[str, str, int]] = []
     rounded: list[str] = []
+    unsure: list[str] = []
     known: set[tuple[str, str]] = set()
     for pair in np.flatnonzero(pairs["role"] == Role.WEIGHT).tolist():
         site, position = texts[int(sites["site"][int(pairs["site"][pair])])] or "", texts[int(pairs["position"][pair])] or ""
@@ -207,8 +217,10 @@ def _weights(evidence: Evidence) -> Iterator[Notice]:
         same_shape = pairs["reference_shape"][pair] == pairs["target_shape"][pair]
         if not same_shape or _differs_beyond_rounding(evidence, pair):
             differing.append((site, position, pair))
-        elif not pairs["equal"][pair] and pairs["source"][pair] in (Source.BYTES, Source.STATISTICS):
+        elif not pairs["equal"][pair] and (pairs["source"][pair] == Source.BYTES or pairs["mismatched"][pair] == 0):
             rounded.append(f"{site}.{position}".lstrip("."))
+        elif not pairs["equal"][pair] and pairs["source"][pair] == Source.STATISTICS:
+            unsure.append(f"{site}.{position}".lstrip("."))
     if differing:
         site, position, pair = differing[0]
         how = _how_much(evidence, pair) if pairs["reference_shape"][pair] == pairs["target_shape"][pair] else "another shape"
@@ -221,6 +233,11 @@ def _weights(evidence: Evidence) -> Iterator[Notice]:
         )
     if rounded:
         yield Notice("constant-dtype", f"{len(rounded)} weights are the reference's rounded to the target's dtype, {rounded[0]} the first")
+    if unsure:
+        statement = (
+            f"{len(unsure)} weights have the reference's statistics in another dtype, {unsure[0]} the first; --weights used compares them"
+        )
+        yield Notice("constant-dtype", statement)
 
 
 def _flips(evidence: Evidence) -> Iterator[Notice]:
@@ -228,8 +245,30 @@ def _flips(evidence: Evidence) -> Iterator[Notice]:
     if rows:
         site = evidence.texts[int(evidence.sites["site"][rows[0]])] or ""
         more = f" and {len(rows) - 1} more calls" if len(rows) > 1 else ""
-        statement = f"{site}{more}: {evidence.statement(rows[0], Verdict.FLIP)}; margins are not known without operands"
-        yield Notice("flip", statement, site=site)
+        after = _reached_by_integers(evidence, rows[0])
+        beyond = f"; {after} calls that got other integers could not be judged" if after else ""
+        yield Notice("flip", f"{site or 'the root'}{more}: {evidence.statement(rows[0], Verdict.FLIP)}{beyond}", site=site)
+
+
+def _reached_by_integers(evidence: Evidence, row: int) -> int:
+    """How many calls after `row` were handed integers that differ."""
+    pairs = evidence.pairs
+    differing = (pairs["role"] == Role.INPUT) & (pairs["mismatched"] > 0) & (pairs["source"] == Source.BYTES) & (pairs["site"] > row)
+    return int(np.unique(pairs["site"][differing]).size)
+
+
+def _results(evidence: Evidence) -> Iterator[Notice]:
+    """A run whose results were not compared must not look like one whose results agree."""
+    sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
+    paired = (sites["parent"] < 0) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
+    unseen = np.flatnonzero(paired & (sites["verdict"] == Verdict.NOT_COMPARABLE)).tolist()
+    if unseen:
+        reason = texts[int(sites["statement"][unseen[0]])] or "nothing of them was recorded"
+        more = f" ({len(unseen)} forwards)" if len(unseen) > 1 else ""
+        site = texts[int(sites["site"][unseen[0]])] or ""
+        yield Notice("results-not-compared", f"the results of the run were not compared{more}: {reason}", site=site)
+    elif not len(pairs["site"]):
+        yield Notice("results-not-compared", "no value of any site could be compared")
 
 
 def _too_short(evidence: Evidence) -> Iterator[Notice]:

@@ -14,6 +14,7 @@ from layerdiff.measure.screening import screen
 from layerdiff.measure.stored_statistics import compare_statistics
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import ValueKind
 
 _NUMBERS = (
     *("equal", "count", "rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "mismatched"),
@@ -60,7 +61,33 @@ def _from_statistics(files: Both[TraceFile], values: Both[int]) -> Numbers:
         fingerprints=Both(files.reference.fingerprint(values.reference), files.target.fingerprint(values.target)),
         dtypes=Both(files.reference.dtype_name(values.reference), files.target.dtype_name(values.target)),
     )
-    return Numbers({"source": int(Source.STATISTICS), **found})
+    verified = -1 if found["equal"] else _verified(files, values)
+    return Numbers({"source": int(Source.STATISTICS), **found, "mismatched": verified})
+
+
+def _verified(files: Both[TraceFile], values: Both[int]) -> int:
+    """What fingerprints say of two weights whose bytes are not kept: 1, other bits; 0, one is the other rounded; -1, nothing.
+
+    A recorder notes the fingerprints that a float32 weight would have in narrower dtypes.
+    """
+    sides = Both((files.reference, values.reference), (files.target, values.target))
+    if any(file.values.kind[value] not in (ValueKind.PARAMETER, ValueKind.BUFFER) for file, value in sides):
+        return -1
+    fingerprints = sides.map(lambda side: side[0].fingerprint(side[1]))
+    if fingerprints.reference is None or fingerprints.target is None:
+        return -1
+    names = sides.map(lambda side: side[0].dtype_name(side[1]))
+    if names.reference == names.target:
+        return 1
+    for (file, value), narrow, found in (
+        (sides.reference, names.target, fingerprints.target),
+        (sides.target, names.reference, fingerprints.reference),
+    ):
+        detail = file.json(int(file.values.detail[value]))
+        rounded = detail.get("rounded") if isinstance(detail, dict) else None
+        if isinstance(rounded, dict) and isinstance(rounded.get(narrow), str):
+            return int(rounded[narrow] != f"{found[0]:016x}{found[1]:016x}")
+    return -1
 
 
 def fill(pairs: dict[str, NDArray[Any]], sites: dict[str, NDArray[Any]], texts: Texts, files: Both[tuple[TraceFile, ...]]) -> Iterator[int]:

@@ -9,6 +9,7 @@ module, and a second one from hiding behind it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,11 @@ class Regions:
     """Some child was recorded on one side only, so its work counts as the module's own."""
 
 
-def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags) -> Regions:
+def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags, unseen: Flags) -> Regions:
     """Walk the calls in order, once, carrying what has come into each open region.
 
-    `unpaired`: one entry a site, true where only one side ran it.
+    Both flags have one entry a site. `unpaired`: only one side ran it. `unseen`: both did, and what it
+    returned could not be compared, so nobody knows how far it differs.
     """
     count = len(sites["parent"])
     inputs = _worst(numbers, numbers.role != Role.OUTPUT, count)
@@ -71,6 +73,7 @@ def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags) -> Regions:
     top: list[int] = [0] * count
     alone = unpaired.tolist()
     returned = list(zip(*outputs, strict=True))
+    hidden = unseen.tolist()
     for row, parent in enumerate(parents):
         top[row] = row if parent < 0 else top[parent]
         own = at_end[row]
@@ -83,7 +86,7 @@ def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags) -> Regions:
             lost_children[parent] = True
             continue
         has_children[parent] = True
-        difference, discrete, nonfinite = returned[row]
+        difference, discrete, nonfinite = (inf, False, False) if hidden[row] else returned[row]
         region[0] = max(region[0], difference)
         region[1] = region[1] or discrete
         region[2] = region[2] or nonfinite

@@ -98,7 +98,8 @@ PAIRS: Final[dict[str, np.dtype[Any]]] = {
     "rms_reference": _REAL,
     "max_reference": _REAL,  # max |r|
     "rms_difference": _REAL,
-    "mismatched": _ROW,  # integers, booleans: how many elements differ; floats: -1
+    "mismatched": _ROW,  # integers, booleans: how many elements differ; floats: -1. Of weights with statistics alone: 1 the
+    # fingerprints say that they differ, 0 that one is the other rounded, -1 nothing
     "nonfinite_reference": _ROW,
     "nonfinite_target": _ROW,
     "nonfinite_differ": _ROW,  # elements whose class (finite, nan, +inf, -inf) differs

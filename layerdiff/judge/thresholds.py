@@ -81,8 +81,13 @@ class _Judge:
         discrete = differs & ~self._is_float & ((pairs["mismatched"] > 0) | statistics)
         nonfinite = self._measured & (pairs["nonfinite_differ"] > 0)
         difference = np.maximum(self._l2, self._peak / PEAK)
-        coming = np.where(self._other_weight(difference), np.inf, difference)
-        region = regions(self._sites, PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite), self._unpaired)
+        unknown = (
+            statistics & self._is_float & (difference > 0) & (pairs["role"] != Role.WEIGHT)
+        )  # at least that, and nobody knows how much
+        coming = np.where(self._other_weight(difference) | unknown, np.inf, difference)
+        region = regions(
+            self._sites, PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite), self._unpaired, self._unseen_results()
+        )
         limits = _Limits(self, region)
 
         is_output = pairs["role"] == Role.OUTPUT
@@ -91,7 +96,7 @@ class _Judge:
         owner = np.where(is_output, self._site, np.where(handed, parent, -1))
         leaves = (is_output | handed) & self._measured
         incoming = _choose(is_output, region.at_end, region.at_call, self._site)
-        allowed = limits.allowed(owner, self._site, incoming.difference, self._roundoff)
+        allowed = limits.allowed(owner, incoming.difference, self._weight_difference(coming)[np.maximum(owner, 0)], self._roundoff)
 
         candidate = leaves & ~self._unpaired[np.maximum(owner, 0)] & ~incoming.nonfinite_differs
         broken = candidate & nonfinite & (pairs["nonfinite_target"] > 0)
@@ -100,9 +105,11 @@ class _Judge:
         over = candidate & self._is_float & ((ratio > 1) | (nonfinite & ~broken)) & ~incoming.discrete_differs
         decided = candidate & discrete & ~incoming.discrete_differs
         masks = decided & self._is_bool & (incoming.difference <= _MASK_AGREES * np.maximum(self._run_roundoff(), FP32_ROUNDOFF))
-        from_nothing = decided & ~self._float_comes_in(owner, region)
+        no_float = ~self._float_comes_in(owner)
+        nothing_differs = (incoming.difference == 0) & ~is_output
+        from_nothing = decided & (no_float | nothing_differs)
         convicted = over | masks | from_nothing
-        flips = decided & ~convicted & is_output
+        flips = decided & ~convicted
 
         verdict = self._base_verdicts(region, pairs["equal"] == 1)
         for flags, code in ((flips, Verdict.FLIP), (convicted, Verdict.UNEXPLAINED), (broken, Verdict.BROKEN)):
@@ -115,7 +122,11 @@ class _Judge:
         pairs = self._pairs
         rounded = np.where(pairs["reference_dtype"] == pairs["target_dtype"], 0.0, self._roundoff)
         shapes = pairs["reference_shape"] != pairs["target_shape"]
-        other: Flags = (pairs["role"] == Role.WEIGHT) & ((difference > rounded) | shapes)
+        verified = np.where(
+            pairs["source"] == Source.STATISTICS, pairs["mismatched"], -1
+        )  # what fingerprints say, where bytes are not kept
+        differs = np.where(verified < 0, difference > rounded, verified > 0)
+        other: Flags = (pairs["role"] == Role.WEIGHT) & (differs | shapes)
         return other
 
     def _run_roundoff(self) -> float:
@@ -123,7 +134,24 @@ class _Judge:
         used = self._roundoff[self._is_float & self._measured]
         return float(used.max()) if used.size else 0.0
 
-    def _float_comes_in(self, owner: Rows, region: Regions) -> Flags:
+    def _unseen_results(self) -> Flags:
+        """Per site: a paired call that returned values of which none could be compared."""
+        is_output = self._pairs["role"] == Role.OUTPUT
+        compared = np.zeros(self._count, bool)
+        compared[self._site[is_output & self._measured]] = True
+        returned = np.zeros(self._count, bool)
+        returned[self._site[is_output & (self._pairs["source"] != Source.PENDING)]] = True
+        said: Flags = np.asarray(self._sites["statement"] >= 0)
+        return ~compared & (returned | said) & ~self._unpaired
+
+    def _weight_difference(self, coming: Reals) -> Reals:
+        """Per site: the worst difference of its own weights."""
+        worst = np.zeros(self._count)
+        weights = self._pairs["role"] == Role.WEIGHT
+        np.maximum.at(worst, self._site[weights], coming[weights])
+        return worst if self._count else np.zeros(1)
+
+    def _float_comes_in(self, owner: Rows) -> Flags:
         """Per pair: whether its region has any float among what comes in, from which a decision could be made."""
         has_float = np.zeros(self._count + 1, bool)
         has_float[self._site[self._is_float & (self._pairs["role"] != Role.OUTPUT)]] = True
@@ -145,7 +173,8 @@ class _Judge:
         settled = self._sites["verdict"] == Verdict.NOT_COMPARABLE
         pending = np.zeros(self._count, bool)
         pending[self._site[self._pairs["source"] == Source.PENDING]] = True
-        verdict[(outputs & ~known) | settled | self._unpaired] = Verdict.NOT_COMPARABLE
+        unseen = ~known & (outputs | (self._sites["statement"] >= 0))
+        verdict[unseen | settled | self._unpaired] = Verdict.NOT_COMPARABLE
         verdict[pending & ~settled] = Verdict.PENDING
         return verdict
 
@@ -220,18 +249,19 @@ class _Limits:
         lost = region.lost_children & region.has_children
         self.class_number = np.where(operators | lost, CLASSES.index(OTHER), found)
 
-    def allowed(self, owner: Rows, site: Rows, incoming: Reals, roundoff: Reals) -> Reals:
-        """Per pair: the relative difference that its region may hand on."""
+    def allowed(self, owner: Rows, incoming: Reals, weights: Reals, roundoff: Reals) -> Reals:
+        """Per pair: the relative difference that its region may hand on. `weights`: the difference of the module's own."""
         if not len(owner):
             return np.zeros(0)
         number = self.class_number[np.maximum(owner, 0)]
         rounding, summing, gain = (np.array([getattr(c, name) for c in CLASSES])[number] for name in ("rounding", "summing", "gain"))
-        gain = np.maximum(gain, np.where(number == CLASSES.index(ROTARY), self._positions(), 0.0))
         local = rounding * np.maximum(roundoff, self._profile_floor(number)) + summing * np.where(
             roundoff < FP32_ROUNDOFF, roundoff, FP32_ROUNDOFF
         )
         local, gain = self._users(owner, local, gain)
-        return local + gain * incoming
+        with np.errstate(invalid="ignore"):  # an unknown difference times no position
+            from_frequencies = np.where((number == CLASSES.index(ROTARY)) & (weights > 0), self._positions() * weights, 0.0)
+        return local + np.maximum(gain * incoming, from_frequencies)
 
     def _profile_floor(self, number: Rows) -> Reals:
         """The roundoff that the profile tolerates in modules that multiply matrices."""

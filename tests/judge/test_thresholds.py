@@ -210,3 +210,69 @@ class TestProfiles:
 
 def test_an_empty_table_is_judged() -> None:
     assert len(Tables().judge().verdict) == 0
+
+
+def test_integers_that_glue_makes_of_equal_values_have_no_excuse() -> None:
+    tables = Tables()
+    top = tables.site("", "Model")
+    tables.pair(top, Role.INPUT, None, dtype="int64")
+    embedding = tables.site("embed", "Embedding", top)
+    tables.pair(embedding, Role.OUTPUT, None)
+    rotary = tables.site("rotary", "Rotary", top)
+    tables.pair(rotary, Role.INPUT, 0.0, dtype="int64", mismatched=7)
+    tables.pair(rotary, Role.OUTPUT, 0.5)
+    tables.pair(top, Role.OUTPUT, 0.5)
+    assert [verdict(tables, row) for row in range(3)] == [Verdict.UNEXPLAINED, Verdict.IDENTICAL, Verdict.INHERITED]
+
+
+def test_integers_that_glue_makes_of_floats_that_differ_flip() -> None:
+    tables = Tables()
+    top = tables.site("", "Model")
+    embedding = tables.site("embed", "Embedding", top)
+    tables.pair(embedding, Role.OUTPUT, 1e-3, dtype="bfloat16")
+    experts = tables.site("experts", "Experts", top)
+    tables.pair(experts, Role.INPUT, 0.0, dtype="int64", mismatched=1)
+    tables.pair(experts, Role.OUTPUT, 0.5, dtype="bfloat16")
+    assert [verdict(tables, row) for row in (0, 2)] == [Verdict.FLIP, Verdict.INHERITED]
+
+
+def test_positions_magnify_only_what_comes_in_through_frequencies() -> None:
+    for role, expected in ((Role.WEIGHT, Verdict.INHERITED), (Role.INPUT, Verdict.UNEXPLAINED)):
+        tables = Tables()
+        row = tables.site("rotary", "RotaryEmbedding")
+        tables.pair(row, role, 1e-3, dtype="float32", target_dtype="bfloat16")
+        tables.pair(row, Role.OUTPUT, 0.3, dtype="float32", target_dtype="bfloat16", target_shape=tables.texts.intern("[1,400,16]"))
+        assert verdict(tables) == expected
+
+
+def test_statistics_that_differ_bound_nothing_from_above() -> None:
+    tables = Tables()
+    row = tables.site("m", "Linear")
+    unknown = {"source": int(Source.STATISTICS), "max_abs": np.nan}
+    tables.pair(row, Role.INPUT, 0.0, statistic=1e-6, **unknown)
+    tables.pair(row, Role.OUTPUT, 0.0, statistic=0.3, **unknown)
+    assert verdict(tables) == Verdict.INHERITED
+
+
+@pytest.mark.parametrize(("says", "expected"), [(1, Verdict.INHERITED), (0, Verdict.UNEXPLAINED)])
+def test_fingerprints_tell_another_weight_from_a_rounded_one(says: int, expected: Verdict) -> None:
+    tables = Tables()
+    row = tables.site("m", "Linear")
+    tables.pair(row, Role.INPUT, None)
+    weight = {"source": int(Source.STATISTICS), "max_abs": np.nan, "statistic": 1e-9, "mismatched": says}
+    tables.pair(row, Role.WEIGHT, 0.0, dtype="float32", target_dtype="bfloat16", **weight)
+    tables.pair(row, Role.OUTPUT, 0.5, dtype="float32", target_dtype="bfloat16")
+    assert verdict(tables) == expected
+
+
+def test_a_child_whose_results_were_not_compared_excuses_what_follows() -> None:
+    tables = Tables()
+    top = tables.site("", "Model")
+    tables.pair(top, Role.INPUT, None)
+    child = tables.site("layer", "Layer", top, statement=tables.texts.intern("Not compared: out only in the reference"))
+    tables.pair(child, Role.INPUT, None)
+    after = tables.site("next", "Layer", top)
+    tables.pair(after, Role.INPUT, 0.9)
+    tables.pair(after, Role.OUTPUT, 0.9)
+    tables.pair(top, Role.OUTPUT, 0.9)
+    assert [verdict(tables, row) for row in range(3)] == [Verdict.INHERITED, Verdict.NOT_COMPARABLE, Verdict.INHERITED]

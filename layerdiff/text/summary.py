@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shlex
 
+import numpy as np
+
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import visible
@@ -56,8 +58,21 @@ def _compared(comparison: Comparison) -> list[Line]:
             if len(alone) > _MOST_UNPAIRED:
                 lines.append(line((f"           and {count(len(alone) - _MOST_UNPAIRED)} more: layerdiff show lists them (i)", Tone.DIM)))
         lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
+    lines += _not_comparable(comparison)
     lines.append(line(("profile    ", Tone.DIM), profile_name(comparison)))
     return lines
+
+
+def _not_comparable(comparison: Comparison) -> list[Line]:
+    """Calls that both runs made and whose results could not be held against each other."""
+    sites = comparison.sites
+    paired = (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
+    rows = np.flatnonzero(paired & (sites["verdict"] == Verdict.NOT_COMPARABLE)).tolist()
+    if not rows:
+        return []
+    first = visible(comparison.texts[int(sites["site"][rows[0]])] or "(root)")
+    reason = visible(comparison.texts[int(sites["statement"][rows[0]])] or "nothing of its results was recorded")
+    return [line((f"           {amount(len(rows), 'paired call')} not comparable, first {first}: {reason}", Tone.NOTICE))]
 
 
 def _unpaired_first(comparison: Comparison) -> list[Line]:
@@ -96,7 +111,12 @@ def _verdict(comparison: Comparison) -> Line:
         said = amount(len(origins), "origin")
     else:
         said = f"{amount(len(origins), 'origin')}, {count(faults)} of them {'a defect' if faults == 1 else 'defects'}"
+    if comparison.defect and not faults:  # the verdict of the sites would contradict what the notices say
+        kinds = ", ".join(dict.fromkeys(visible(notice.kind) for notice in comparison.notices if notice.defect))
+        return line((f"✗ {kinds}", Tone.FAULT), (f"  {said}", Tone.STRONG), ": no module is at fault, the runs are not given the same")
     end = "the runs differ beyond what the profile allows" if comparison.defect else "no defect under this profile"
+    if not comparison.defect and any(notice.kind == "results-not-compared" for notice in comparison.notices):
+        end = "the results of the run were not compared, so this says little"
     return line((f"{worst.glyph} {worst.word}", worst.tone), (f"  {said}", Tone.STRONG), (f": {end}", Tone.PLAIN))
 
 

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-Job = tuple[Callable[..., object], tuple[Any, ...], int]
-"""What to call in the writer's thread, with what, and how many bytes that holds in memory."""
+Job = tuple[Any, ...]
+"""How many bytes the arguments hold in memory, what to call in the writer's thread, and the arguments. One flat
+tuple: the fewer objects wait, the less the garbage collector has to look at."""
 
 _PAUSE_SECONDS: Final = 0.05
 _WAKE_BYTES: Final = 4 << 20
@@ -62,7 +63,7 @@ class Delivery:
     def put(self, function: Callable[..., object], *arguments: Any) -> None:
         """Queue a call of `function`, without a lock: appending to a deque is one step."""
         if self._failure is None:
-            self._jobs.append((function, arguments, 0))
+            self._jobs.append((0, function, *arguments))
 
     def put_bytes(self, nbytes: int, function: Callable[..., object], *arguments: Any) -> None:
         """Queue a call whose arguments hold `nbytes`. Blocks while the queue is full."""
@@ -72,7 +73,7 @@ class Delivery:
                 self._condition.wait(_PAUSE_SECONDS)
             if self._failure is not None or self._closing:
                 return
-            self._jobs.append((function, arguments, nbytes))
+            self._jobs.append((nbytes, function, *arguments))
             self._bytes += nbytes
             self.largest_bytes = max(self.largest_bytes, self._bytes)
             if self._bytes >= _WAKE_BYTES:
@@ -128,7 +129,7 @@ class Delivery:
         jobs = self._jobs
         while jobs and self._failure is None:
             try:
-                function, arguments, nbytes = jobs.popleft()
+                nbytes, function, *arguments = jobs.popleft()
             except IndexError:  # emptied by `fail` in another thread
                 return
             function(*arguments)

@@ -6,16 +6,13 @@ that, taken once a step; reading every weight again would cost as much as a deco
 
 from __future__ import annotations
 
-from ctypes import string_at
-from typing import Final
 from weakref import ref
 
 from torch import Tensor
 
 from layerdiff.record.identity import version_of
+from layerdiff.record.samples import sample
 from layerdiff.record.sink import Value
-
-_SAMPLE_BYTES: Final = 64
 
 
 class HeldWeight:
@@ -39,15 +36,3 @@ class HeldWeight:
             return True
         self.step = step
         return self.sampled == sample(tensor)
-
-
-def sample(tensor: Tensor) -> bytes:
-    """The bytes at the start, in the middle and at the end of a CPU tensor; nothing where it has no memory of its own.
-
-    Read as memory: the fastest of torch's own ways costs ten times as much, for every weight in every step.
-    """
-    address, nbytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    if not address or not nbytes or not tensor.is_contiguous():
-        return b""
-    size = min(nbytes, _SAMPLE_BYTES)
-    return string_at(address, size) + string_at(address + (nbytes - size) // 2, size) + string_at(address + nbytes - size, size)

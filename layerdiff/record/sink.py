@@ -20,7 +20,7 @@ from layerdiff.trace.writer import TraceWriter
 class Value:
     """A value on its way into the trace."""
 
-    __slots__ = ("fingerprint", "kept", "row", "statistics")
+    __slots__ = ("fingerprint", "kept", "row", "sampled", "statistics")
 
     def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
         self.kept = kept
@@ -28,6 +28,8 @@ class Value:
         self.statistics = statistics
         self.fingerprint = fingerprint
         self.row = ABSENT
+        self.sampled = b""
+        """A few of its bytes, where there is no fingerprint."""
 
 
 Edge = tuple[Role, str, Value]

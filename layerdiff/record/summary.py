@@ -111,22 +111,30 @@ def _fast_summary(flat: Tensor, count: int) -> Statistics | None:
 
 
 def _sums(part: Tensor) -> tuple[float, float]:
-    """The sum, and the sum of squares in rows: one float32 sum of 4 million squares is off by 1e-4."""
+    """The sum, and the sum of squares."""
+    if part.numel() <= _SMALL and part.dtype is torch.float32:
+        return torch.dot(part, _ONES[: part.numel()]).item(), _squares(part)
+    return part.sum(dtype=torch.float32).item(), _squares(part)
+
+
+def _squares(part: Tensor) -> float:
+    """The sum of squares, in rows: one float32 sum of 4 million squares is off by 1e-4."""
     count = part.numel()
     if count <= _SMALL and part.dtype is torch.float32:
-        return torch.dot(part, _ONES[:count]).item(), torch.dot(part, part).item()
+        return torch.dot(part, part).item()
     whole = count // _ROW * _ROW
-    squares = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
+    squares: float = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
     if whole < count:
         squares += _norm(part[whole:], dtype=torch.float32).item() ** 2
-    return part.sum(dtype=torch.float32).item(), squares
+    return squares
 
 
 def agrees(tensor: Tensor, known: Statistics | None) -> bool:
     """Whether a CPU tensor still has statistics that were computed before, bit for bit.
 
-    Its sum and rms decide: two passes over memory instead of three, and rounding makes them depend on the
-    order of the elements. A tensor with non-finite elements or extreme ones is summarised again.
+    The rms decides: one pass over memory instead of four, in which rounding depends on the order of the
+    elements. Signs that flip are left to the caller's samples, and to fingerprints. A tensor with non-finite
+    elements or extreme ones is summarised again.
     """
     count = tensor.numel()
     if tensor.dtype not in _FAST or known is None or not count or any(known[4:]):
@@ -134,12 +142,9 @@ def agrees(tensor: Tensor, known: Statistics | None) -> bool:
     largest = max(-known.minimum, known.maximum)
     if not _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return same_bits(summarise(tensor), known)
-    flat, total, squares = tensor.reshape(-1), 0.0, 0.0
-    for part in (flat,) if count <= _LARGE else flat.split(_LARGE):
-        part_total, part_squares = _sums(part)
-        total += part_total
-        squares += part_squares
-    if (known.mean, known.rms) == (total / count, math.sqrt(squares / count)):
+    flat = tensor.view(-1)
+    squares = _squares(flat) if count <= _LARGE else sum(map(_squares, flat.split(_LARGE)))
+    if known.rms == math.sqrt(squares / count):
         return True
     return same_bits(summarise(tensor), known)  # parts of it may have needed the exact way
 

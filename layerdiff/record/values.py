@@ -2,8 +2,8 @@
 
 Bytes are copied at the moment of the call: a tensor that is kept by reference has other contents when
 the writer comes to it. An earlier value is believed to be the same only when its bits are (identity.py
-says why): by fingerprint where there are fingerprints, else by statistics, and by the stored bytes where
-the tensor has no version.
+says why): by fingerprint where there are fingerprints, else by statistics and a few bytes, and by all of the
+stored bytes where the tensor has no version.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
 from layerdiff.record.identity import Identities, place_of, version_of
 from layerdiff.record.keep import Policy
+from layerdiff.record.samples import sample
 from layerdiff.record.sink import Sink, Value
 from layerdiff.record.summary import agrees, summarise
 from layerdiff.record.tensors import Plain
@@ -78,7 +79,7 @@ class Values:
         must_compare = False
         if known is not None and fingerprint is not None and fingerprint == known.fingerprint:
             return known
-        if known is not None and fingerprint is None and agrees(flat, known.statistics):
+        if known is not None and fingerprint is None and known.sampled == sample(flat) and agrees(flat, known.statistics):
             must_compare = known.kept and version_of(tensor) is None
             if not must_compare:
                 return known
@@ -92,6 +93,8 @@ class Values:
         if reason is None:
             data = octets(flat if flat.data_ptr() != tensor.data_ptr() else flat.clone()).numpy()
         value = Value(reason is None, statistics, fingerprint)
+        if fingerprint is None:
+            value.sampled = sample(flat)
         if must_compare and known is not None:
             self._sink.add_pending(value, _Compared(known, row, data, 0 if data is None else nbytes))
         else:

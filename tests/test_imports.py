@@ -31,7 +31,16 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = "from layerdiff.cli.app import app\ntry:\n    app(['--help'])\nexcept SystemExit: pass"
-    assert loaded(code).isdisjoint(set(HEAVY) - {"rich"})
+    assert loaded(code).isdisjoint(HEAVY)
+
+
+def test_opening_a_saved_comparison_loads_what_reads_it_alone(tmp_path: Path) -> None:
+    from layerdiff.saved.file import save
+    from tests.comparisons import comparison
+
+    path = save(comparison(layers=2), tmp_path / "x.ldiff")
+    names = loaded(f"from layerdiff.saved.file import open_comparison\nopen_comparison({str(path)!r})")
+    assert names.isdisjoint({"torch", "textual", "rich", "layerdiff.compare", "layerdiff.trace.reader", "layerdiff.align.aligning"})
 
 
 @pytest.mark.parametrize(

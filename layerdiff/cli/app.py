@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
-import typer
-from typer.core import TyperGroup
+import click
 
-from layerdiff.cli.exits import guarded
+from layerdiff.cli.command import Command, command_of
 from layerdiff.cli.streams import out
 
 COMMANDS: Final = {
@@ -29,28 +27,24 @@ COMMANDS: Final = {
 DEFAULT: Final = "show"
 
 
-class Commands(TyperGroup):
+class Commands(click.Group):
     """Commands by name, loaded late."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of a first session."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> Command | None:
         """The command, with its module imported; None for an unknown name."""
         home = COMMANDS.get(cmd_name)
-        if home is None:
-            return None
-        module = import_module(home)
-        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        settings = getattr(module, "CONTEXT_SETTINGS", None)
-        single.command(name=cmd_name, context_settings=settings, no_args_is_help=cmd_name != "demo")(guarded(module.run))
-        return typer.main.get_command(single)
+        return None if home is None else command_of(cmd_name, import_module(home))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer does, where a first word that is no command is a file to show."""
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, where a first word that is no command is a file to show."""
         word = args[0]
         if word not in COMMANDS:
+            from difflib import get_close_matches
+
             close = get_close_matches(word, COMMANDS, n=1)
             if close and not Path(word).exists():
                 ctx.fail(f"There is no command {word!r}. Did you mean {close[0]!r}?")
@@ -58,24 +52,22 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-
-
-def _version(wanted: bool) -> None:
+def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
         from layerdiff import __version__
 
         out(f"layerdiff {__version__}\n")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def layerdiff(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
-) -> None:
-    """Find where two runs of a model part, at which operator, and whether that is a defect.
+app = Commands(
+    "layerdiff",
+    params=[click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")],
+    no_args_is_help=True,
+    help="""Find where two runs of a model part, at which operator, and whether that is a defect.
 
-    `layerdiff REFERENCE TARGET` opens the terminal.
+`layerdiff REFERENCE TARGET` opens the terminal.
 
-    Exit status: 0 no defect, 1 a defect, 2 usage or unreadable input, 130 interrupted.
-    """
+Exit status: 0 no defect, 1 a defect, 2 usage or unreadable input, 130 interrupted.
+""",
+)

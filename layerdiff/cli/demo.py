@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from layerdiff.cli.command import Argument
 from layerdiff.cli.parameters import UsageError
 
-DEFAULT_CASE = "epsilon"
+PARAMETERS = (Argument("case", "[CASE]", "Which example; `list` names them.", default="epsilon"),)
 
 
-def run(
-    case: Annotated[str, typer.Argument(metavar="[CASE]", help="Which example; `list` names them.")] = DEFAULT_CASE,
-) -> int:
+def run(case: str) -> int:
     """Open a worked example with a known fault.
 
     Without a terminal it prints the summary. Exits 0 when it was shown: its fault is meant to be found.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from layerdiff.cli.parameters import DEFAULT_SITES, Json, Keep, Profile, Reference, Sites, Target, sites_bound
+from pathlib import Path
+
+from layerdiff.cli.parameters import JSON, KEEP, PROFILE, REFERENCE, SITES, TARGET, sites_bound
+
+PARAMETERS = (REFERENCE, TARGET, KEEP, PROFILE, JSON, SITES)
 
 
-def run(
-    reference: Reference, target: Target, output: Keep = None, profile: Profile = "strict", json: Json = None, sites: Sites = DEFAULT_SITES
-) -> int:
+def run(reference: str, target: str, output: Path | None, profile: str, json: str | None, sites: str) -> int:
     """Say where two runs part, and whether it is a defect."""
     bound = sites_bound(sites)
     from layerdiff.cli.answering import answer

@@ -24,8 +24,10 @@ INTERRUPTED: Final = 130
 
 
 def code_of(comparison: Comparison) -> int:
-    """The code that says whether a comparison is a defect."""
-    return DEFECT if comparison.defect else OK
+    """The code that says whether a comparison is a defect; one in which nothing could be compared is unusable."""
+    if comparison.defect:
+        return DEFECT
+    return UNUSABLE if comparison.verdict.label == "not-comparable" else OK
 
 
 def guarded(run: Callable[..., int]) -> Callable[..., NoReturn]:
@@ -64,8 +66,16 @@ def _described(error: OSError) -> str:
 def main() -> None:
     """The `layerdiff` command."""
     try:
+        import click
+
         from layerdiff.cli.app import app
 
-        app(prog_name="layerdiff")
+        try:
+            sys.exit(app.main(prog_name="layerdiff", standalone_mode=False))
+        except click.ClickException as error:
+            error.show()
+            sys.exit(UNUSABLE)
+        except click.Abort:  # what click makes of an interrupt
+            sys.exit(INTERRUPTED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+from layerdiff.cli.command import Argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from layerdiff.trace.reader import Trace, TraceFile
 
+PARAMETERS = (Argument("path", "TRACE", "A trace: a file or a folder."),)
 _STEPS: Final = 20
 _INPUTS: Final = 4
 _LARGEST: Final = 10
 _ENVIRONMENT: Final = 60
 
 
-def run(path: Annotated[str, typer.Argument(metavar="TRACE", help="A trace: a file or a folder.", show_default=False)]) -> int:
+def run(path: str) -> int:
     """Describe a trace, and say whether it is whole.
 
     Calls, values, bytes, steps, dtypes, environment. Exits 2 where the recording is incomplete.

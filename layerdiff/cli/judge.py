@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+from layerdiff.cli.parameters import JSON, KEEP, PROFILE, SAVED, SITES, sites_bound
 
-from layerdiff.cli.parameters import DEFAULT_SITES, Json, Keep, Profile, Sites, sites_bound
+PARAMETERS = (SAVED, PROFILE, KEEP, JSON, SITES)
 
 
-def run(
-    path: Annotated[str, typer.Argument(metavar="RUN.ldiff", help="A saved comparison.", show_default=False)],
-    profile: Profile = "strict",
-    output: Keep = None,
-    json: Json = None,
-    sites: Sites = DEFAULT_SITES,
-) -> int:
+def run(path: str, profile: str, output: Path | None, json: str | None, sites: str) -> int:
     """Judge a saved comparison by another profile.
 
     Needs no traces: the numbers are in the file.

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Final
 
-import typer
+import click
 
+from layerdiff.cli.command import Argument
 from layerdiff.errors import LayerdiffError
 
 _PROFILES = "strict, relaxed, or a TOML file"
+PATH: Final = click.Path(path_type=Path)
 
-Reference = Annotated[
-    str, typer.Argument(metavar="REFERENCE", help="Trace of the run that is right, a file or folder.", show_default=False)
-]
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="Trace of the run in question.", show_default=False)]
-First = Annotated[str, typer.Argument(metavar="REFERENCE|RUN.ldiff", help="A trace, or a saved comparison.", show_default=False)]
-MaybeTarget = Annotated[
-    str | None,
-    typer.Argument(metavar="[TARGET]", help="Trace of the run in question; none with a saved comparison.", show_default=False),
-]
-Profile = Annotated[str, typer.Option("--profile", metavar="NAME|FILE.toml", help=f"What is allowed: {_PROFILES}.")]
-MaybeProfile = Annotated[
-    str | None,
-    typer.Option("--profile", metavar="NAME|FILE.toml", help=f"{_PROFILES}; else strict, or as saved.", show_default=False),
-]
-Keep = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="RUN.ldiff", help="Keep the comparison, for show, judge and report.", show_default=False),
-]
-Json = Annotated[
-    str | None,
-    typer.Option(
-        "--json", metavar="FILE|-", help="Write the result as JSON; - is stdout (the summary is then on stderr).", show_default=False
-    ),
-]
-Sites = Annotated[str, typer.Option("--sites", metavar="N|all", help="How many sites the JSON lists.")]
-DEFAULT_SITES = "10000"
+REFERENCE = Argument("reference", "REFERENCE", "Trace of the run that is right, a file or folder.")
+TARGET = Argument("target", "TARGET", "Trace of the run in question.")
+FIRST = Argument("first", "REFERENCE|RUN.ldiff", "A trace, or a saved comparison.")
+MAYBE_TARGET = Argument("target", "[TARGET]", "Trace of the run in question; none with a saved comparison.", required=False)
+SAVED = Argument("path", "RUN.ldiff", "A saved comparison.")
+PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", default="strict", show_default=True, help=f"What is allowed: {_PROFILES}.")
+MAYBE_PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", help=f"{_PROFILES}; else strict, or as saved.")
+KEEP = click.Option(["-o", "--output"], metavar="RUN.ldiff", type=PATH, help="Keep the comparison, for show, judge and report.")
+JSON = click.Option(["--json"], metavar="FILE|-", help="Write the result as JSON; - is stdout (the summary is then on stderr).")
+SITES = click.Option(["--sites"], metavar="N|all", default="10000", show_default=True, help="How many sites the JSON lists.")
 
 
 class UsageError(LayerdiffError):

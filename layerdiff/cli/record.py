@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from click import Option
 
-from layerdiff.cli.parameters import UsageError
+from layerdiff.cli.command import Argument
+from layerdiff.cli.parameters import PATH, UsageError
 
 if TYPE_CHECKING:
     from layerdiff.record.plan import Plan
 
+PARAMETERS = (
+    Argument("command", "-- SCRIPT [ARGS]", "The script and its arguments.", nargs=-1, required=True),
+    Option(["-o", "--output"], metavar="OUT.h5", type=PATH, required=True, help="The trace to write."),
+    Option(["-m", "--module"], is_flag=True, help="SCRIPT is the name of a module, as with python -m."),
+    Option(["--modules"], metavar="GLOB,...", help="Only these module paths; * also matches dots."),
+    Option(["--types"], metavar="GLOB,...", help="Only modules of these classes."),
+    Option(["--steps"], metavar="0,3:5", help="Only these forwards, from 0, ends excluded."),
+    Option(["--ranks"], metavar="0,1", help="Only these ranks."),
+    Option(["--keep"], metavar="[GLOB=]POLICY,...", help="full, statistics, or a budget such as full:2GB."),
+    Option(["--weights"], metavar="none|used|all", help="Weights to keep."),
+    Option(["--plan"], is_flag=True, help="Say how much would be recorded, and record nothing."),
+)
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # what follows SCRIPT belongs to it, `--` or not
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]", help="The script and its arguments.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.h5", help="The trace to write.", show_default=False)],
-    module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as with python -m.")] = False,
-    modules: Annotated[
-        str | None,
-        typer.Option("--modules", metavar="GLOB,...", help="Only these module paths; * also matches dots.", show_default=False),
-    ] = None,
-    types: Annotated[
-        str | None, typer.Option("--types", metavar="GLOB,...", help="Only modules of these classes.", show_default=False)
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option("--steps", metavar="0,3:5", help="Only these forwards, from 0, ends excluded.", show_default=False)
-    ] = None,
-    ranks: Annotated[str | None, typer.Option("--ranks", metavar="0,1", help="Only these ranks.", show_default=False)] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="[GLOB=]POLICY,...", help="full, statistics, or a budget such as full:2GB.", show_default=False),
-    ] = None,
-    weights: Annotated[str | None, typer.Option("--weights", metavar="none|used|all", help="Weights to keep.", show_default=False)] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say how much would be recorded, and record nothing.")] = False,
+    command: tuple[str, ...],
+    output: Path,
+    module: bool,
+    modules: str | None,
+    types: str | None,
+    steps: str | None,
+    ranks: str | None,
+    keep: str | None,
+    weights: str | None,
+    plan: bool,
 ) -> int:
     """Record every layer of the model that a script runs.
 
     Exits with the script's own code.
     """
-    if command[0] == "-m":
-        module, command = True, command[1:]
-    if not command:
+    script = list(command)
+    if script[0] == "-m":
+        module, script = True, script[1:]
+    if not script:
         raise UsageError("-m needs the name of a module: layerdiff record -o OUT.h5 -- -m MODULE ARGS")
     selected = {"modules": modules, "types": types, "steps": steps, "ranks": _numbers(ranks), "keep": keep, "weights": weights}
     options = {name: value for name, value in selected.items() if value is not None}
     from layerdiff.record.script import plan_script, run_script
 
     if not plan:
-        return run_script(output, command, module=module, options=options)
-    planned, code = plan_script(output, command, module=module, options=options)
+        return run_script(output, script, module=module, options=options)
+    planned, code = plan_script(output, script, module=module, options=options)
     return code or _say(planned)
 
 

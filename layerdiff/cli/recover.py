@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from layerdiff.cli.command import Argument
+from layerdiff.cli.parameters import PATH
+
+PARAMETERS = (Argument("path", "NAME.h5.part", "What a killed recording left.", type=PATH),)
 
 
-def run(path: Annotated[Path, typer.Argument(metavar="NAME.h5.part", help="What a killed recording left.", show_default=False)]) -> int:
+def run(path: Path) -> int:
     """Make a trace of a recording that was killed.
 
     Prints its path.

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from click import Option
 
-from layerdiff.cli.parameters import First, MaybeProfile, MaybeTarget, UsageError
+from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET, PATH, UsageError
+
+PARAMETERS = (
+    FIRST,
+    MAYBE_TARGET,
+    Option(["-f", "--format", "format_name"], metavar="FORMAT", default="markdown", show_default=True, help="markdown, json or junit."),
+    Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout."),
+    MAYBE_PROFILE,
+)
 
 
-def run(
-    first: First,
-    target: MaybeTarget = None,
-    format_name: Annotated[str, typer.Option("-f", "--format", metavar="FORMAT", help="markdown, json or junit.")] = "markdown",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to a file instead of stdout.", show_default=False)
-    ] = None,
-    profile: MaybeProfile = None,
-) -> int:
+def run(first: str, target: str | None, format_name: str, output: Path | None, profile: str | None) -> int:
     """Write the findings as markdown, JSON or JUnit.
 
     For an issue tracker, a script, or a CI system. Exits as diff does.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layerdiff.cli.parameters import First, MaybeProfile, MaybeTarget
+from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET
 
 if TYPE_CHECKING:
     from layerdiff.saved.comparison import Comparison
 
+PARAMETERS = (FIRST, MAYBE_TARGET, MAYBE_PROFILE)
 
-def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) -> int:
+
+def run(first: str, target: str | None, profile: str | None) -> int:
     """Browse where two runs part, in the terminal.
 
     Without a terminal it prints the summary. Exits as diff does.
@@ -28,8 +30,11 @@ def run(first: First, target: MaybeTarget = None, profile: MaybeProfile = None) 
 def browse(first: str, target: str | None, profile: str | None) -> int:
     """The terminal; what it showed last is the exit code, as of diff."""
     import gc
+    import os
 
     gc.disable()  # until the first paint, when the app switches it on again: a fifth of the time to it
+    if target is None:  # a file is shown without linear algebra, and numpy starts threads for it that spin beside the first paint
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from layerdiff.cli.comparing import in_steps_or_saved
     from layerdiff.cli.exits import INTERRUPTED, UNUSABLE, code_of
     from layerdiff.tui.app import LayerdiffApp

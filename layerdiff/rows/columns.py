@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import fit
@@ -16,8 +15,7 @@ _WIDE: Final = 100
 """From here on verdict and finding have a column each."""
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Widths in cells. `verdict` is 0 where verdict and finding share one column, `ratio` where there is no room."""
 
     width: int

@@ -17,7 +17,7 @@ from layerdiff.rows.table import Rows
 from layerdiff.rows.tree import Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Curve:
     """One step of a comparison in `len(difference)` buckets."""
 
@@ -63,7 +63,7 @@ class Curve:
 def curve(rows: Rows, *, step: int, buckets: int) -> Curve:
     """The curve of one step in `buckets` columns. Costs a few passes over the sites of the step."""
     tree, seen, sites = rows.tree, rows.seen, rows.comparison.sites
-    places = np.flatnonzero(np.asarray(sites["step"])[tree.row] == step)
+    places = np.flatnonzero(tree.by_place(np.asarray(sites["step"])) == step)
     ends = tree.end[places] - 1
     bucket = np.searchsorted(places, ends) * buckets // max(1, len(places))
 
@@ -135,10 +135,9 @@ def _ticks(names: Names, rows: Rows, places: Ints, ends: Ints, buckets: int) -> 
     """Labels of the largest numbered family of blocks (`0`, `1`, ... of `layers.N`), as many as fit."""
     if not len(places):
         return ()
-    parents, sizes = np.unique(rows.tree.parent[places], return_counts=True)
+    sizes = np.bincount(rows.tree.parent[places] + 1)  # one further, since -1 is the top
     best: list[tuple[int, str]] = []
-    weight = sizes * 1.0
-    for above in parents[np.argsort(-weight)][:4].tolist():
+    for above in (np.argsort(-sizes, kind="stable")[: min(4, np.count_nonzero(sizes))] - 1).tolist():
         family = rows.tree.children(above)
         family = family[rows.tree.end[family] > family + 1]
         if not 3 <= len(family) <= 2000:

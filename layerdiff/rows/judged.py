@@ -19,7 +19,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import Role
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Judged:
     """Columns over places (shape (n,)) of one comparison."""
 
@@ -85,14 +85,16 @@ def _differences(sites: Columns, pairs: Columns, count: int) -> tuple[NDArray[np
     if site.size:
         outputs = np.flatnonzero((np.asarray(pairs["role"]) == Role.OUTPUT) & (site >= 0) & (site < count))
         source = np.asarray(pairs["source"])[outputs]
-        value = np.asarray(pairs["rel_l2"])[outputs].astype(np.float64)
+        value = np.asarray(pairs["rel_l2"])[outputs].astype(np.float64, copy=False)
         statistic = source == Source.STATISTICS
         value[statistic] = np.asarray(pairs["statistic"])[outputs][statistic]
         value[np.asarray(pairs["equal"])[outputs] == 1] = 0.0
         value[np.asarray(pairs["nonfinite_differ"])[outputs] > 0] = np.inf
         value[np.isin(source, (Source.NOTHING, Source.PENDING))] = np.nan
         known = ~np.isnan(value)
-        site, value, statistic = site[outputs][known], value[known], statistic[known]
+        site = site[outputs]
+        if not known.all():
+            site, value, statistic = site[known], value[known], statistic[known]
         if site.size and np.all(site[1:] > site[:-1]):
             difference[site], estimated[site] = value, statistic
         else:
@@ -115,8 +117,8 @@ def _ratios(measured: NDArray[Any], allowed: NDArray[Any]) -> NDArray[np.float64
 
 def judged(comparison: Comparison, tree: Tree) -> Judged:
     """What one comparison says, over the places of its tree."""
-    sites, row, n = comparison.sites, tree.row, len(tree)
-    own = np.asarray(sites["verdict"], np.uint8)[row]
+    sites, n = comparison.sites, len(tree)
+    own = tree.by_place(np.asarray(sites["verdict"], np.uint8))
     worst = _rolled(own, tree)
     difference, estimated = _differences(sites, comparison.pairs, n)
 
@@ -139,10 +141,10 @@ def judged(comparison: Comparison, tree: Tree) -> Judged:
         worst=worst,
         origins_upto=upto,
         incomparable_upto=incomparable,
-        ratio=_ratios(sites["measured"], sites["allowed"])[row],
-        difference=difference[row],
-        estimated=estimated[row],
+        ratio=tree.by_place(_ratios(sites["measured"], sites["allowed"])),
+        difference=tree.by_place(difference),
+        estimated=tree.by_place(estimated),
         origin_at=origin_at,
-        statement=np.asarray(sites["statement"], np.int32)[row],
+        statement=tree.by_place(np.asarray(sites["statement"], np.int32)),
         codes=tuple(int(code) for code in np.flatnonzero(np.bincount(worst, minlength=256))),
     )

@@ -41,7 +41,7 @@ def matching(comparison: Comparison, tree: Tree, query: str) -> Ints:
         wanted[used] = [query in texts[i] for i in used.tolist()]
     else:
         wanted[used] = [query in texts[i].lower() for i in used.tolist()]
-    return np.flatnonzero(wanted[site[tree.row]])
+    return np.flatnonzero(wanted[tree.by_place(site)])
 
 
 def listing(comparison: Comparison, tree: Tree, seen: Judged, *, sort: Sort, only_origins: bool, query: str) -> Ints:

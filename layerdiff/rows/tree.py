@@ -1,4 +1,4 @@
-"""The tree of sites as columns: every site at its place in preorder, with depth, end of subtree, and children.
+"""The tree of sites as columns: every site at its place in preorder, with depth and end of subtree; children are looked up.
 
 A place is a position in preorder: parents before children, siblings in execution order, a subtree one
 contiguous range `place..end`. All of `rows` works on places; `row` and `place_of` translate to and from the
@@ -8,7 +8,7 @@ themselves in a circle (a damaged file) are read as none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ _DEEPEST: Final = 400
 """Calls nested deeper than this are listed at the top: no model does it, a damaged file may."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tree:
-    """n sites in preorder. Every array has n entries (`child_start` one more) and is indexed by place."""
+    """n sites in preorder. Every array has n entries and is indexed by place."""
 
     row: Ints
     """Row in the table of sites."""
@@ -33,20 +33,24 @@ class Tree:
     depth: Ints
     end: Ints
     """One past the last place of the subtree."""
-    child_start: Ints
-    child: Ints
-    """Children of p, in order: `child[child_start[p]:child_start[p + 1]]`."""
-    tops: Ints
-    """Places without a parent, in order."""
+    in_row_order: bool
+    """Every place is its row."""
+    _families: dict[int, Ints] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.row)
 
     def children(self, place: int) -> Ints:
-        """Places of the children, in execution order; of -1, the top."""
-        if place < 0:
-            return self.tops
-        return self.child[self.child_start[place] : self.child_start[place + 1]]
+        """Places of the children, in execution order; of -1, the top. Found when first asked for: few are, of a large tree."""
+        known = self._families.get(place)
+        if known is None:
+            first, end = (0, len(self)) if place < 0 else (place + 1, int(self.end[place]))
+            known = self._families[place] = first + np.flatnonzero(self.parent[first:end] == place)
+        return known
+
+    def by_place(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A column of the table of sites, indexed by place; the column itself where the order is the same."""
+        return column if self.in_row_order else column[self.row]
 
     def child_slice(self, first: int, last: int) -> Ints | slice:
         """An index of the siblings `first..last`: their places, or a slice where it is one."""
@@ -92,26 +96,37 @@ def tree_of(parents: NDArray[Any]) -> Tree:
     """The tree of a column `parent` (row numbers, -1 for none), shape (n,)."""
     parent, depth = _depths(np.asarray(parents, dtype=np.int64))
     n = len(parent)
-    levels = int(depth.max()) + 1 if n else 0
+    rows = np.arange(n)
+    end = _ends(depth)
+    inside = rows[parent >= 0]
+    above = parent[inside]
+    if np.all((above < inside) & (inside < end[above])):  # in preorder already, as a trace of one process writes them
+        return Tree(rows, rows, parent, depth, end, in_row_order=True)
+
     by_depth = np.argsort(depth.astype(np.int16), kind="stable")
-    bounds = np.searchsorted(depth[by_depth], np.arange(levels + 1))
-    level = [by_depth[bounds[d] : bounds[d + 1]] for d in range(levels)]
-
+    bounds = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
+    level = [by_depth[start:stop] for start, stop in pairwise(bounds)]
     size = np.ones(n, np.int64)
-    for rows in reversed(level[1:]):
-        rows, starts = _by_parent(parent, rows)
-        size[parent[rows[starts]]] += np.add.reduceat(size[rows], starts)
-
-    place = np.arange(n) if _in_preorder(parent, depth, level) else _places(parent, size, level)
+    for part in reversed(level[1:]):
+        part, starts = _by_parent(parent, part)
+        size[parent[part[starts]]] += np.add.reduceat(size[part], starts)
+    place = _places(parent, size, level)
     row = np.empty(n, np.int64)
-    row[place] = np.arange(n)
+    row[place] = rows
     above = parent[row]
-    above = np.where(above >= 0, place[above], -1)
-    child = np.argsort(above, kind="stable")
-    tops = int(np.count_nonzero(above < 0))
-    start = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(above[above >= 0], minlength=n), out=start[1:])
-    return Tree(row, place, above, depth[row], np.arange(n) + size[row], start, child[tops:], child[:tops])
+    return Tree(row, place, np.where(above >= 0, place[above], -1), depth[row], rows + size[row], in_row_order=False)
+
+
+def _ends(depth: Ints) -> Ints:
+    """For each row the next one that is not deeper: one past its subtree, where rows stand in preorder."""
+    n = len(depth)
+    end = np.full(n, n)
+    rows = np.arange(n)
+    for level in range(int(depth.max(initial=0)), -1, -1):
+        of_level = depth[rows] == level
+        end[rows[of_level]] = np.append(rows[1:], n)[of_level]
+        rows = rows[~of_level]
+    return end
 
 
 def _by_parent(parent: Ints, rows: Ints) -> tuple[Ints, Ints]:
@@ -121,13 +136,6 @@ def _by_parent(parent: Ints, rows: Ints) -> tuple[Ints, Ints]:
         rows = rows[np.argsort(above, kind="stable")]
         above = parent[rows]
     return rows, np.flatnonzero(np.r_[True, above[1:] != above[:-1]])
-
-
-def _in_preorder(parent: Ints, depth: Ints, level: list[Ints]) -> bool:
-    """Whether rows are in preorder already, as a trace of one process writes them: each parent is the last row one level up."""
-    if len(depth) and (depth[0] != 0 or np.any(depth[1:] > depth[:-1] + 1)):
-        return False
-    return all(np.array_equal(parent[rows], above[np.searchsorted(above, rows) - 1]) for above, rows in pairwise(level))
 
 
 def _places(parent: Ints, size: Ints, level: list[Ints]) -> Ints:

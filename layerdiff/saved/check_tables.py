@@ -48,8 +48,10 @@ def check_tables(sites: Columns, pairs: Columns, texts: Texts, *, files: tuple[i
     require(all(-1 <= row < count for row in origin_rows), path, "an origin points outside the sites")
     require(_is_forest(sites["parent"]), path, "a site is its own ancestor")
     for name in ("reference_shape", "target_shape"):
-        for text in np.unique(pairs[name]):
-            require(text < 0 or _is_shape(texts[int(text)]), path, f"pairs/{name} holds a text that is no shape")
+        used = np.zeros(len(texts) + 1, bool)
+        used[pairs[name]] = True  # -1 is the last
+        for text in np.flatnonzero(used[:-1]).tolist():
+            require(_is_shape(texts[text]), path, f"pairs/{name} holds a text that is no shape")
 
 
 def _check_column(table: str, name: str, column: NDArray[Any], dtype: np.dtype[Any], texts: Texts, path: str) -> None:
@@ -70,7 +72,12 @@ def _inside(column: NDArray[Any], low: int, stop: int, path: str, what: str) -> 
 
 
 def _is_forest(parent: NDArray[Any]) -> bool:
-    """Whether every row reaches a root: ancestors are doubled until none is left, at most log2(rows) times."""
+    """Whether every row reaches a root: ancestors are doubled until none is left, at most log2(rows) times.
+
+    In the order of execution it does, since every parent stands before its children.
+    """
+    if bool(np.all(parent < np.arange(parent.size))):
+        return True
     ancestor = parent.astype(np.int64)
     live = np.flatnonzero(ancestor >= 0)
     for _ in range(max(1, int(parent.size).bit_length() + 1)):

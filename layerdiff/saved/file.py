@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from layerdiff.judge.tables import PAIRS, SITES, Columns
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.check_tables import check_tables
 from layerdiff.saved.comparison import Comparison
-from layerdiff.saved.small_parts import Parts, as_parts, from_parts
+from layerdiff.saved.description import Description, described, description_of
+from layerdiff.saved.stored_columns import read_columns
 from layerdiff.saved.stored_texts import StoredTexts, encode
 from layerdiff.trace.check import open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
@@ -30,6 +32,12 @@ from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 FORMAT: Final = "layerdiff.comparison"
 VERSION: Final = (1, 0)
 _BYTES: Final = np.dtype("u1")
+_COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "text/offset": np.dtype("<u8"),
+    "text/bytes": _BYTES,
+    **{f"sites/{name}": dtype for name, dtype in SITES.items()},
+    **{f"pairs/{name}": dtype for name, dtype in PAIRS.items()},
+}
 _MAKE_ONE: Final = "`layerdiff diff REFERENCE TARGET -o RUN.ldiff` makes one."
 
 
@@ -59,11 +67,11 @@ def _write(comparison: Comparison, file: h5py.File) -> None:
     file.attrs["format"] = FORMAT
     file.attrs["version"] = np.array(VERSION, "<i4")
     offsets, data = encode(comparison.texts)
-    described = json.dumps(strict(as_parts(comparison)), allow_nan=False).encode()
+    description = json.dumps(strict(described(comparison)), allow_nan=False).encode()
     datasets: dict[str, Any] = {
         "text/offset": offsets,
         "text/bytes": data,
-        "comparison/json": np.frombuffer(described, _BYTES),
+        "comparison/json": np.frombuffer(description, _BYTES),
         **{f"sites/{name}": np.asarray(comparison.sites[name], dtype) for name, dtype in SITES.items()},
         **{f"pairs/{name}": np.asarray(comparison.pairs[name], dtype) for name, dtype in PAIRS.items()},
     }
@@ -87,25 +95,26 @@ def open_comparison(path: str | Path) -> Comparison:
     with file:
         _check_version(file, path)
         try:
-            parts = _read_parts(file, path)
-            texts = StoredTexts(read_column(file, "text/offset", np.dtype("<u8")), read_column(file, "text/bytes", _BYTES), str(path))
-            sites, pairs = (_read_table(file, "sites", SITES), _read_table(file, "pairs", PAIRS))
-            files = (len(parts.reference.files), len(parts.target.files))
-            check_tables(sites, pairs, texts, files=files, origin_rows=[origin.row for origin in parts.origins], path=str(path))
+            description = _read_description(file, path)
+            columns = read_columns(file, _COLUMNS)
+            texts = StoredTexts(columns["text/offset"], columns["text/bytes"], str(path))
+            sites, pairs = _table(columns, "sites", SITES, path), _table(columns, "pairs", PAIRS, path)
+            files = (len(description.reference.files), len(description.target.files))
+            check_tables(sites, pairs, texts, files=files, origin_rows=[origin.row for origin in description.origins], path=str(path))
         except TraceError as error:
             raise ComparisonError(
                 f"The saved comparison cannot be used. {error} `layerdiff diff REFERENCE TARGET -o {path.name}` makes it anew."
             ) from error
     return Comparison(
-        reference=parts.reference,
-        target=parts.target,
-        profile=parts.profile,
+        reference=description.reference,
+        target=description.target,
+        profile=description.profile,
         texts=texts,
         sites=sites,
         pairs=pairs,
-        notices=parts.notices,
-        origins=parts.origins,
-        alignment=parts.alignment,
+        notices=description.notices,
+        origins=description.origins,
+        alignment=description.alignment,
     )
 
 
@@ -145,21 +154,18 @@ def _check_version(file: h5py.File, path: Path) -> None:
         )
 
 
-def _read_parts(file: h5py.File, path: Path) -> Parts:
+def _read_description(file: h5py.File, path: Path) -> Description:
     raw = read_column(file, "comparison/json", _BYTES).tobytes()
     try:
-        return from_parts(json.loads(raw))
+        return description_of(json.loads(raw))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ComparisonError(
             f"{path} is damaged: its description (comparison/json) is not as it must be ({type(error).__name__}: {error})."
         ) from error
 
 
-def _read_table(file: h5py.File, table: str, schema: dict[str, np.dtype[Any]]) -> Columns:
-    columns = {name: read_column(file, f"{table}/{name}", dtype) for name, dtype in schema.items()}
-    rows = {column.size for column in columns.values()}
-    if len(rows) > 1:
-        raise ComparisonError(f"{file.filename} is damaged: the columns of {table} have different lengths.")
-    for column in columns.values():
-        column.flags.writeable = False
-    return columns
+def _table(columns: Columns, table: str, schema: Iterable[str], path: Path) -> Columns:
+    found = {name: columns[f"{table}/{name}"] for name in schema}
+    if len({column.size for column in found.values()}) > 1:
+        raise ComparisonError(f"{path} is damaged: the columns of {table} have different lengths.")
+    return found

@@ -110,8 +110,8 @@ def _check(dataset: h5d.DatasetID, name: str, path: str) -> None:
             raise NotATraceError(f"{path} is cut short: {name} ends at byte {offset + logical}, and the file has {file_bytes}.")
 
 
-def read_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A one-dimensional dataset as an array of exactly `dtype`.
+def open_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> h5d.DatasetID:
+    """A one-dimensional dataset of exactly `dtype`, nothing of it read.
 
     Raises UnsafeTraceError where its type or rank is another, and whatever `open_dataset` raises.
     """
@@ -123,6 +123,12 @@ def read_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> NDArray[Any
     found = dataset.dtype
     if found != dtype:
         raise UnsafeTraceError(f"{file.filename}: {name} must be {dtype}; it is {found}.")
+    return dataset
+
+
+def read_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The column that `open_column` opens, as an array. Raises NotATraceError where it cannot be read."""
+    dataset = open_column(file, name, dtype)
     column = np.empty(dataset.shape, dtype)
     if column.size:
         try:

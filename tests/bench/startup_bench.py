@@ -31,7 +31,7 @@ def rows() -> list[Row]:
         cases = {
             "bare": ["-c", "pass"],
             "help": ["-m", "layerdiff", "--help"],
-            "typer": ["-c", "import typer"],
+            "click": ["-c", "import click"],
             "h5py": ["-c", "import h5py"],
             "open": ["-c", opening],
         }
@@ -46,7 +46,7 @@ def rows() -> list[Row]:
                     inside.append(float(done.stdout))
     median = {name: statistics.median(found) for name, found in times.items()}
     over = median["help"] - median["bare"]
-    note = f"bare {median['bare']:.3f} s, import typer alone {median['typer'] - median['bare']:.3f} s"
+    note = f"bare {median['bare']:.3f} s, import click alone {median['click'] - median['bare']:.3f} s"
     imports = f"with imports {median['open'] - median['bare']:.3f} s, of which h5py {median['h5py'] - median['bare']:.3f} s"
     return [
         ("layerdiff --help, s over bare Python", over, 0.2, note),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layerdiff.cli import exits
+from layerdiff.cli import app, exits
 from layerdiff.cli.app import COMMANDS
 from layerdiff.errors import ComparisonError
 from tests.cli.conftest import Run
@@ -20,6 +20,26 @@ def test_every_command_has_help(run: Run) -> None:
     for command in COMMANDS:
         assert f"\n  {command} " in top
         assert run(command, "--help", code=0).stdout.startswith("Usage: layerdiff ")
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        (
+            "diff",
+            [
+                "  REFERENCE  Trace of the run that is right, a file or folder.  [required]",
+                "  TARGET     Trace of the run in question.  [required]",
+            ],
+        ),
+        ("demo", ["  [CASE]  Which example; `list` names them.  [default: epsilon]"]),
+        ("record", ["  -- SCRIPT [ARGS]  The script and its arguments.  [required]"]),
+    ],
+)
+def test_help_describes_arguments(run: Run, command: str, rows: list[str]) -> None:
+    out = run(command, "--help", code=0).stdout
+    assert "\nArguments:\n" + "".join(f"{row}\n" for row in rows) in out
+    assert out.index("Arguments:") < out.index("Options:")
 
 
 def test_help_has_no_line_cut_short(run: Run) -> None:
@@ -112,6 +132,17 @@ def test_interrupt(tmp_path: Path) -> None:
     process.send_signal(2)
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (130, "layerdiff: interrupted\n")
+
+
+def test_interrupt_before_a_command_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app.Commands, "resolve_command", interrupted)
+    monkeypatch.setattr(sys, "argv", ["layerdiff", "demo"])
+    with pytest.raises(SystemExit) as stopped:
+        exits.main()
+    assert stopped.value.code == 130
 
 
 def test_help_is_fast() -> None:

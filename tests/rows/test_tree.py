@@ -54,6 +54,15 @@ def test_any_forest_in_any_row_order(parents: list[int]) -> None:
     assert tree.children(-1).tolist() == [q for q in range(len(rows)) if tree.parent[q] < 0]
 
 
+def test_a_column_by_place() -> None:
+    column = np.array([10, 11, 12])
+    ordered, other = tree_of(np.array([-1, 0, -1])), tree_of(np.array([-1, -1, 0]))
+    assert ordered.in_row_order
+    assert ordered.by_place(column) is column
+    assert not other.in_row_order
+    assert [10, 12, 11] == other.by_place(column).tolist()
+
+
 @pytest.mark.parametrize("parents", [[0], [1, 0], [5], [-7], [1, 2, 0, 0], [-1, 0, 9, 1]])
 def test_damaged_parents_are_read_as_none(parents: list[int]) -> None:
     tree = tree_of(np.array(parents, np.int64))

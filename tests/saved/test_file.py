@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.errors import ComparisonError
+from layerdiff.errors import ComparisonError, NotATraceError
 from layerdiff.judge.tables import PAIRS, SITES, Texts, Verdict
+from layerdiff.saved import stored_columns
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison, save
 from layerdiff.saved.stored_texts import StoredTexts, encode
@@ -156,6 +157,33 @@ def test_cut_short_anywhere(path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(ComparisonError):
             open_comparison(path)
+
+
+def test_a_file_that_another_program_compressed(made: Comparison, path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        for name in ("text/offset", "sites/parent", "sites/verdict", "pairs/rel_l2"):
+            column = file[name][:]
+            del file[name]
+            file.create_dataset(name, data=column, chunks=(7,), compression="gzip")
+    read = open_comparison(path)
+    for name in SITES:
+        np.testing.assert_array_equal(read.sites[name], made.sites[name])
+    for name in PAIRS:
+        np.testing.assert_array_equal(read.pairs[name], made.pairs[name])
+    assert read.texts.all() == made.texts.all()
+
+
+def test_columns_are_aligned_and_cannot_be_written_to(path: Path) -> None:
+    read = open_comparison(path)
+    for column in [*read.sites.values(), *read.pairs.values()]:
+        assert column.flags.aligned
+        assert not column.flags.writeable
+
+
+def test_a_column_past_the_end_of_the_file(path: Path) -> None:
+    """As where the file is cut short after its structure was checked."""
+    with h5py.File(path, "r") as file, pytest.raises(NotATraceError, match="is cut short: sites/step goes on after byte"):
+        stored_columns._fill(np.empty(64, np.uint8), file, path.stat().st_size - 16, "sites/step")
 
 
 def _set(name: str, row: int, value: int) -> Callable[[h5py.File], None]:

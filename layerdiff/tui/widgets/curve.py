@@ -75,7 +75,7 @@ class CurveView(LinesView):
 
     def _current(self) -> Curve | None:
         rows = self._rows
-        if rows is None or not len(rows.tree):
+        if rows is None or not len(rows.tree) or not self.size.width:
             return None
         step = int(rows.comparison.sites["step"][self._row])
         made = (step, self._plot, self._version)

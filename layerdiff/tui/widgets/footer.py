@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import events
 
 from layerdiff.rows.cells import cell_width
-from layerdiff.rows.tones import Tone, line
+from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.actions import ACTIONS
 from layerdiff.tui.widgets.lines import LinesView
 
@@ -19,9 +21,8 @@ class KeyBar(LinesView):
         super().__init__(id=id)
         self._targets: list[tuple[int, int, str]] = []
 
-    def on_resize(self) -> None:
-        """Choose the keys that fit; help and leaving are always there."""
-        width = self.size.width
+    def lines_at(self, width: int) -> Sequence[Line]:
+        """The keys that fit; help and leaving are always there."""
         last = [("?", "help", "screen.help"), ("q", "quit", "app.quit")]
         room = width - sum(cell_width(f" {key} {short} ") for key, short, _ in last) - 1
         hints = []
@@ -36,7 +37,7 @@ class KeyBar(LinesView):
             end = at + cell_width(f"{key} {short}  ")
             self._targets.append((at, end, name))
             at = end
-        self.show([line(*segments)])
+        return [line(*segments)]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the key under the pointer does."""

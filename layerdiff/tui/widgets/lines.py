@@ -39,10 +39,15 @@ class LinesView(Widget):
             self.lines = lines
             self.refresh()
 
+    def lines_at(self, width: int) -> Sequence[Line]:
+        """What is drawn in `width` cells. What fills its width is made here, since a resize is told after the first paint."""
+        return self.lines
+
     def render_line(self, y: int) -> Strip:
         """One line on the widget's ground."""
         width = self.size.width
-        line = self.lines[y] if y < len(self.lines) else Line()
+        lines = self.lines_at(width)
+        line = lines[y] if y < len(lines) else Line()
         if self.indent:
             line = Line((Segment(" " * self.indent), *line.segments))
         return strip_of(line.clipped(width), self.palette, self.ground, width)

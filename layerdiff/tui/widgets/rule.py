@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 
 from layerdiff.rows.cells import cell_width, shorten
 from layerdiff.rows.figures import size, span
-from layerdiff.rows.tones import Tone, line
+from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.widgets.lines import LinesView
 
 
@@ -24,32 +25,28 @@ class Rule(LinesView):
 
     def say(self, text: str) -> None:
         """What is hidden."""
-        self._text = text
-        self._draw()
+        if text != self._text:
+            self._text = text
+            self.refresh()
 
     def progress(self, done: int, total: int) -> None:
         """How many bytes of how many were compared."""
         if self._began is None:
             self._began = (monotonic(), done)
         self._bar = (done, total)
-        self._draw()
+        self.refresh()
 
     def finish(self) -> None:
         """No more progress."""
         self._bar = None
-        self._draw()
+        self.refresh()
 
-    def on_resize(self) -> None:
-        """Fill the new width."""
-        self._draw()
-
-    def _draw(self) -> None:
-        width = self.size.width
+    def lines_at(self, width: int) -> Sequence[Line]:
+        """What is hidden, or how far comparing is."""
         if self._bar is None:
             text = shorten(self._text, max(0, width - 6))
             rest = "─" * max(0, width - 4 - cell_width(text))
-            self.show([line(("── ", Tone.FAINT), (text, Tone.DIM), (f" {rest}" if text else rest, Tone.FAINT))])
-            return
+            return [line(("── ", Tone.FAINT), (text, Tone.DIM), (f" {rest}" if text else rest, Tone.FAINT))]
         done, total = self._bar
         share = min(1.0, done / total) if total > 0 else 0.0
         elapsed = monotonic() - self._began[0] if self._began else 0.0
@@ -61,4 +58,4 @@ class Rule(LinesView):
         room = max(0, width - cell_width(words) - len(end) - 6)
         filled = int(room * share)
         bar = "━" * filled + ("╸" if filled < room else "")
-        self.show([line(("   ", Tone.FAINT), (bar, Tone.ACCENT), ("─" * (room - len(bar)), Tone.FAINT), f"  {words}", (end, Tone.DIM))])
+        return [line(("   ", Tone.FAINT), (bar, Tone.ACCENT), ("─" * (room - len(bar)), Tone.FAINT), f"  {words}", (end, Tone.DIM))]

@@ -1,4 +1,4 @@
-"""Everything of a Comparison that is no table, as JSON values and back.
+"""The description of a comparison, which is everything that is no table and no text, as JSON values and back.
 
 Unlike `as_json`, which is for other people's scripts, this keeps every field, so that what was saved
 is what is read. Unknown keys are ignored: a later minor version may add some.
@@ -7,8 +7,8 @@ is what is read. Unknown keys are ignored: a later minor version may add some.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
@@ -17,9 +17,8 @@ from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side,
 from layerdiff.sides import Both
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The small parts, read."""
+class Description(NamedTuple):
+    """Everything of a Comparison but its texts and tables."""
 
     reference: Side
     target: Side
@@ -29,8 +28,8 @@ class Parts:
     alignment: AlignmentSummary
 
 
-def as_parts(comparison: Comparison) -> dict[str, Json]:
-    """JSON values of the small parts."""
+def described(comparison: Comparison) -> dict[str, Json]:
+    """The description of a comparison as JSON values."""
     alignment = comparison.alignment
     return {
         "reference": _flat(comparison.reference),
@@ -52,10 +51,10 @@ def as_parts(comparison: Comparison) -> dict[str, Json]:
     }
 
 
-def from_parts(value: Json) -> Parts:
-    """The small parts from JSON values. Raises ValueError, KeyError, TypeError or AttributeError where they are not as they must be."""
+def description_of(value: Json) -> Description:
+    """The description from its JSON values. Raises ValueError, KeyError, TypeError or AttributeError where they are not as they must be."""
     alignment = value["alignment"]
-    return Parts(
+    return Description(
         reference=_side(value["reference"]),
         target=_side(value["target"]),
         profile=_mapping(value["profile"]),

@@ -87,7 +87,7 @@ class Values:
         nbytes = flat.numel() * flat.element_size()
         reason = policy.refuse(nbytes)
         row = self._row(tensor, part, kind, name, reason, statistics, fingerprint)
-        if self._fingerprints and kind is ValueKind.PARAMETER and tensor.dtype is torch.float32:
+        if self._fingerprints and kind is not ValueKind.ACTIVATION and tensor.dtype is torch.float32:
             row = row._replace(detail=json.dumps({"rounded": roundings(flat)}))
         data = None
         if reason is None:
@@ -116,7 +116,7 @@ class Values:
             policy,
             keep_bytes=reason is None,
             fingerprints=self._fingerprints,
-            roundings=kind is ValueKind.PARAMETER and tensor.dtype is torch.float32,
+            roundings=kind is not ValueKind.ACTIVATION and tensor.dtype is torch.float32,
             compare_bytes=not self._fingerprints and version_of(tensor) is None,
         )
         self._sink.add_pending(value, pending)

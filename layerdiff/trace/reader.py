@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import EmptyTraceError, NotATraceError, TraceError, TraceVersionError, UnfinishedTraceError
 from layerdiff.trace.check import open_file, read_column, require
+from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.columns import Index, Table
 from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.places import Place, Places
 from layerdiff.trace.schema import ABSENT, FORMAT, VERSION, Known, Statistics, Storage
-from layerdiff.trace.writer import is_locked, journal_path, part_path
 
 BLOCK_BYTES = 1 << 20
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from layerdiff.errors import NotATraceError, RecorderError, UnfinishedTraceError
 from layerdiff.trace import journal
+from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.schema import CALLS, VALUES, CallKind, CallRow, CallStatus, Known, Role, Statistics, Storage, ValueKind, ValueRow
-from layerdiff.trace.writer import TraceWriter, is_locked, journal_path, part_path
+from layerdiff.trace.writer import TraceWriter
 
 Texts = Callable[[int], str | None]
 

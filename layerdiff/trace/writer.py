@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import time
@@ -25,9 +24,11 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import RecorderError
 from layerdiff.trace import journal
+from layerdiff.trace.claim import claim, journal_path, part_path
 from layerdiff.trace.dtypes import BYTES, dtype_named
 from layerdiff.trace.hdf5_types import hdf5_type
 from layerdiff.trace.metadata_file import MetadataFile
+from layerdiff.trace.raw_writes import pwrite_all, write_all
 from layerdiff.trace.schema import (
     ABSENT,
     FIRST_SLAB_BYTES,
@@ -53,16 +54,6 @@ _FINGERPRINT: Final = int(Known.FINGERPRINT)
 _NO_NUMBERS: Final = (*[float("nan")] * 4, 0, 0, 0)
 
 
-def part_path(path: Path) -> Path:
-    """Where a trace is while it is being written."""
-    return path.with_name(path.name + ".part")
-
-
-def journal_path(path: Path) -> Path:
-    """The journal of a trace that is being written."""
-    return path.with_name(path.name + ".journal")
-
-
 class TraceWriter:
     """Writes one trace. Made in any thread, then owned by one.
 
@@ -75,7 +66,7 @@ class TraceWriter:
         self.path = path
         self.part_path = part_path(path)
         self._journal_path = journal_path(path)
-        self._journal = _claim(path, self.part_path, self._journal_path)
+        self._journal = claim(path, self.part_path, self._journal_path)
         try:
             self._fd = os.open(self.part_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             self._metadata = MetadataFile(self._fd)
@@ -245,7 +236,7 @@ class TraceWriter:
         self._write_pending()
         if self._lines:
             try:
-                _write_all(self._journal, "".join(self._lines).encode())
+                write_all(self._journal, "".join(self._lines).encode())
             except OSError as error:
                 raise self._break(error, self._journal_path) from None
         self._lines.clear()
@@ -259,7 +250,7 @@ class TraceWriter:
 
     def _pwrite(self, parts: list[NDArray[np.uint8] | bytes], address: int) -> None:
         try:
-            _pwrite_all(self._fd, parts, address)
+            pwrite_all(self._fd, parts, address)
         except OSError as error:
             raise self._break(error, self.part_path) from None
 
@@ -383,8 +374,8 @@ class TraceWriter:
         dataset = self._create(self._slabs, self._slab, hdf5_type(BYTES), (len(used),))
         address = int(dataset.get_offset())
         if address != self._slab_address:
-            _pwrite_all(self._fd, [used], address)
-            _write_all(self._journal, journal.line("s", self._slab, address, len(used)).encode())
+            pwrite_all(self._fd, [used], address)
+            write_all(self._journal, journal.line("s", self._slab, address, len(used)).encode())
 
     def _create(self, group: Any, number: int, kind: Any, shape: tuple[int, ...]) -> Any:
         return h5d.create(group, b"%d" % number, kind, h5s.create_simple(shape), self._creation)
@@ -430,68 +421,5 @@ class TraceWriter:
                 os.close(fd)
 
 
-def is_locked(journal: Path) -> bool:
-    """Whether a living process writes the trace that this journal belongs to."""
-    try:
-        fd = os.open(journal, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    finally:
-        os.close(fd)
-
-
-def _claim(path: Path, part: Path, journal: Path) -> int:
-    """Create and lock the journal: whoever holds the lock may write to the path."""
-    if path.is_dir():
-        raise RecorderError(f"Cannot record to {path}: it is a folder. Name a file, such as {path / 'trace.h5'}.")
-    if not path.parent.is_dir():
-        raise RecorderError(f"Cannot record to {path}: the folder {path.parent} does not exist. Make it first.")
-    if journal.exists():
-        if is_locked(journal):
-            raise RecorderError(f"Cannot record to {path}: another process is recording to it now. Choose another path.")
-        if part.exists():
-            raise RecorderError(
-                f"Cannot record to {path}: {part} holds a recording that never ended. "
-                f"Save it with `layerdiff recover {part}`, or delete {part.name} and {journal.name}."
-            )
-        with contextlib.suppress(OSError):
-            journal.unlink()  # its trace was renamed, so all of it is in there
-    elif part.exists():
-        raise RecorderError(f"Cannot record to {path}: {part} is in the way, and it has no journal to recover it from. Delete it.")
-    try:
-        fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-    except FileExistsError:
-        raise RecorderError(f"Cannot record to {path}: another process began to record to it just now. Choose another path.") from None
-    except OSError as error:
-        raise RecorderError(f"Cannot record to {path}: {error.strerror}. Choose a folder that you can write to.") from None
-    with contextlib.suppress(OSError):  # a file system without locks: O_EXCL has to do
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return fd
-
-
 def _dimensions(numbers: tuple[int, ...]) -> str:
     return "[" + ",".join(map(str, numbers)) + "]"
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _pwrite_all(fd: int, parts: list[NDArray[np.uint8] | bytes], address: int) -> None:
-    """Write `parts` one after another from `address` on, however many calls it takes."""
-    views = [memoryview(part if isinstance(part, bytes) else part.data).cast("B") for part in parts if len(part)]
-    while views:
-        done = os.pwritev(fd, views[:1024], address)
-        address += done
-        while views and done >= views[0].nbytes:
-            done -= views[0].nbytes
-            views.pop(0)
-        if done:
-            views[0] = views[0][done:]

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerdiff.trace.claim import journal_path, part_path
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role, ValueRow
-from layerdiff.trace.writer import TraceWriter, journal_path, part_path
+from layerdiff.trace.writer import TraceWriter
 from tests.cli.conftest import Run
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from captures.minilm.make import encoder
 from layerdiff import Recorder
 from layerdiff.errors import RecorderError
 from layerdiff.trace.fingerprint import fingerprint
@@ -26,6 +27,7 @@ MODELS = {
     "in place": (InPlace, lambda: {"x": torch.randn(4, 16, generator=torch.Generator().manual_seed(0))}),
     "hf llama": (hf_llama, lambda: {"input_ids": tokens()}),
     "hf qwen moe": (hf_qwen_moe, lambda: {"input_ids": tokens()}),
+    "minilm weights": (encoder, lambda: {"input_ids": tokens()}),
     "hf bert": (hf_bert, lambda: {"input_ids": tokens(), "attention_mask": torch.ones(2, 7, dtype=torch.long)}),
 }
 

@@ -13,6 +13,7 @@ from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
+from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Source, Verdict
 from layerdiff.sides import Both
@@ -185,7 +186,7 @@ def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
     roundoff = _roundoff(evidence, pair)
     if source == Source.STATISTICS:
         verified = int(pairs["mismatched"][pair])
-        return verified > 0 if verified >= 0 else not float(pairs["statistic"][pair]) <= roundoff
+        return verified > 0 if verified >= 0 else not float(pairs["statistic"][pair]) <= roundoff + STATISTICS_ROUNDOFF
     largest = float(pairs["max_reference"][pair])
     peak = float(pairs["max_abs"][pair])
     return float(pairs["rel_l2"][pair]) > roundoff or peak > roundoff * largest

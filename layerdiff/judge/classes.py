@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 FP32_ROUNDOFF: Final = 2.0**-24
+STATISTICS_ROUNDOFF: Final = 2.0**-20
+"""How far recorded statistics of equal values may lie apart: they are float32 sums themselves, in each device's own order."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, module_class
+from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, STATISTICS_ROUNDOFF, module_class
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
@@ -122,9 +122,9 @@ class _Judge:
         pairs = self._pairs
         rounded = np.where(pairs["reference_dtype"] == pairs["target_dtype"], 0.0, self._roundoff)
         shapes = pairs["reference_shape"] != pairs["target_shape"]
-        verified = np.where(
-            pairs["source"] == Source.STATISTICS, pairs["mismatched"], -1
-        )  # what fingerprints say, where bytes are not kept
+        from_statistics = pairs["source"] == Source.STATISTICS
+        rounded = rounded + np.where(from_statistics, STATISTICS_ROUNDOFF, 0.0)
+        verified = np.where(from_statistics, pairs["mismatched"], -1)  # what fingerprints say, where bytes are not kept
         differs = np.where(verified < 0, difference > rounded, verified > 0)
         other: Flags = (pairs["role"] == Role.WEIGHT) & (differs | shapes)
         return other

@@ -276,3 +276,14 @@ def test_a_child_whose_results_were_not_compared_excuses_what_follows() -> None:
     tables.pair(after, Role.OUTPUT, 0.9)
     tables.pair(top, Role.OUTPUT, 0.9)
     assert [verdict(tables, row) for row in range(3)] == [Verdict.INHERITED, Verdict.NOT_COMPARABLE, Verdict.INHERITED]
+
+
+@pytest.mark.parametrize(("statistic", "expected"), [(0.9 * 2.0**-20, Verdict.UNEXPLAINED), (1.2 * 2.0**-20, Verdict.INHERITED)])
+def test_statistics_of_one_weight_in_two_dtypes_are_sums_with_errors_of_their_own(statistic: float, expected: Verdict) -> None:
+    tables = Tables()
+    row = tables.site("m", "Linear")
+    tables.pair(row, Role.INPUT, None)
+    weight = {"source": int(Source.STATISTICS), "max_abs": np.nan, "statistic": statistic}
+    tables.pair(row, Role.WEIGHT, 0.0, dtype="float32", target_dtype="float64", **weight)
+    tables.pair(row, Role.OUTPUT, 0.5, dtype="float32", target_dtype="float64")
+    assert verdict(tables) == expected

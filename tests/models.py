@@ -6,17 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-class RMSNorm(nn.Module):
-    def __init__(self, hidden: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
-        self.variance_epsilon = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * wide.to(x.dtype)
+from captures.llama import MLP, RMSNorm, rotate
 
 
 class Rotary(nn.Module):
@@ -30,11 +20,6 @@ class Rotary(nn.Module):
         angles = positions[..., None].float() * frequencies
         angles = torch.cat([angles, angles], -1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
 
 
 class Attention(nn.Module):
@@ -52,18 +37,6 @@ class Attention(nn.Module):
         q, k = rotate(q, *cos_sin), rotate(k, *cos_sin)
         y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return self.o_proj(y.transpose(1, 2).reshape(batch, length, hidden))
-
-
-class MLP(nn.Module):
-    def __init__(self, hidden: int, inner: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.act_fn = nn.SiLU()
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Block(nn.Module):

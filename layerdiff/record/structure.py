@@ -53,7 +53,7 @@ class Found:
             return thing if math.isfinite(thing) else {"float": str(thing)}
         if kind is str:
             return thing if len(thing) <= _MAX_TEXT else thing[:_MAX_TEXT] + "…"
-        if kind in (torch.dtype, torch.device, torch.layout):
+        if kind in (torch.dtype, torch.device, torch.layout, torch.memory_format):
             return {kind.__name__: str(thing)}
         if kind is slice:
             return {"slice": [self.walk(part, position, depth + 1) for part in (thing.start, thing.stop, thing.step)]}

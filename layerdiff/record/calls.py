@@ -26,10 +26,12 @@ from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
-from layerdiff.record.weights import Weights
-from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role
+from layerdiff.record.weights import Weights, weights_by_storage
+from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
 _MAX_TEXT = 200
+OUTSIDE = "(outside)"
+"""The module path of operators that run outside every root."""
 CAPTURED = "run while a graph was captured, and replayed unseen: switch graph capture off (vLLM: enforce_eager=True) to record it"
 
 
@@ -45,7 +47,9 @@ class Call:
         "hidden",
         "module",
         "number",
+        "occurrence",
         "opaque",
+        "operators",
         "parent",
         "root",
         "site",
@@ -60,11 +64,13 @@ class Call:
         self.counts = counts
         self.frame: FrameType | None = None  # torch's, of outermost calls and those of roots
         self.exception = sys.exc_info()[1]
+        self.occurrence = 0
         self.number = ABSENT  # the row, where this call is recorded
         self.parent = ABSENT  # the nearest enclosing row, this one included
         self.arguments = ""  # JSON
         self.opaque: frozenset[int] = frozenset()
         self.before: str | None = None
+        self.operators: dict[str, int] = {}  # how many calls of each were made here
         self.hidden = False  # run in a way that must not be recorded; its inner calls too
 
 
@@ -81,11 +87,15 @@ class Calls:
         self._options = options
         self._skipped = skipped
         self._name_root = name_root
-        self._values = Values(sink, fingerprints=options.fingerprints)
-        self._weights = Weights(self._values, options.weights, measures=sink.measures)
+        self.values = Values(sink, fingerprints=options.fingerprints, sees_writes=options.operators is not None)
+        self._weights = Weights(self.values, options.weights, measures=sink.measures)
+        self.weights_policy = self._weights.policy
+        self._named: dict[int, tuple[ValueKind, str, Any]] = {}
+        self._outside: tuple[int, dict[str, int]] = (-1, {})
         self._numbers_only = Policy(bytes_kept=False)
         self._stacks = _Stacks()
         self._roots = 0
+        self._next_step = 0
         self.count = 0
         """How many calls were recorded."""
 
@@ -125,13 +135,14 @@ class Calls:
         if begins_step:
             call = Call(module, root, site, root.next_step, root.outside)
             root.next_step += 1
+            self._next_step = root.next_step
             root.outside = {}
         elif same_root is not None:
             call = Call(module, root, site, same_root.step, same_root.counts)
         else:
             call = Call(module, root, site, root.next_step, root.outside)
         call.frame = frame
-        occurrence = call.counts.get(site.path, 0)
+        occurrence = call.occurrence = call.counts.get(site.path, 0)
         call.counts[site.path] = occurrence + 1
         if enclosing is not None:
             call.parent, call.opaque, call.hidden = enclosing.parent, enclosing.opaque, enclosing.hidden
@@ -153,6 +164,8 @@ class Calls:
         tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
         if opaque:
             call.opaque = call.opaque | {id(thing) for thing in opaque}
+        if begins_step and self._options.operators is not None:
+            self._named = weights_by_storage(root.module)
         if begins_step and sink.measures:
             call.before = random_state()
         sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
@@ -166,6 +179,33 @@ class Calls:
                 edges.append((Role.WEIGHT, name, value))
         if edges:
             sink.add_edges(call.number, edges)
+
+    # operators
+
+    def wants_operators(self, call: Call | None) -> bool:
+        """Whether operators that run inside `call`, or outside every root, are recorded."""
+        steps = self._options.steps
+        if call is None:
+            return steps is None
+        return call.site.wanted and call.site.operators and not call.hidden and (steps is None or call.step in steps)
+
+    def place_of_operator(self, call: Call | None) -> tuple[str, int, int, int, int, dict[str, int]]:
+        """Where an operator runs: module path, root, enclosing row, step, occurrence of the module, counts of the operators there."""
+        if call is not None:
+            return call.site.path, call.root.index or 0, call.parent, call.step, call.occurrence, call.operators
+        step = self._next_step
+        if self._outside[0] != step:
+            self._outside = (step, {})
+        return OUTSIDE, ABSENT, ABSENT, step, 0, self._outside[1]
+
+    def named_weight(self, tensor: Tensor) -> tuple[ValueKind, str] | None:
+        """Kind and name of the parameter or buffer that `tensor` is, as a whole; None where it is none."""
+        if not self._named or not is_ordinary(tensor):
+            return None
+        found = self._named.get(tensor.untyped_storage()._cdata)
+        if found is None or found[2] != (tensor.storage_offset(), tensor.shape, tensor.stride()):
+            return None
+        return found[0], found[1]
 
     def leave(self, module: nn.Module, result: Any) -> None:
         """A module has returned or raised."""
@@ -184,7 +224,7 @@ class Calls:
             self._record_results(call, result, raised, calls[-1] if calls else None)
         if call.module is call.root.module and not any(other.root is call.root for other in calls):
             self._sink.end_step()
-            self._values.known.prune()
+            self.values.known.prune()
 
     def _record_results(self, call: Call, result: Any, raised: BaseException | None, enclosing: Call | None) -> None:
         if raised is None:
@@ -207,7 +247,7 @@ class Calls:
 
     def _edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> list[Edge]:
         policy = call.site.policy if call.site.wanted else self._numbers_only
-        record = self._values.record
+        record = self.values.record
         edges: list[Edge] = []
         for position, tensor in tensors:
             if is_ordinary(tensor):

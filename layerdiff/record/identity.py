@@ -22,35 +22,69 @@ def version_of(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+class Memory(Generic[T]):
+    """One storage, for as long as it lives."""
+
+    __slots__ = ("epoch", "number", "places", "storage", "whole")
+
+    def __init__(self, storage: StorageWeakRef, number: int) -> None:
+        self.storage = storage
+        self.number = number
+        """In order of first sight, never reused."""
+        self.epoch = 0
+        """How many writes were seen; counts only while operators are recorded."""
+        self.places: dict[Place, T] = {}
+        """What was recorded of it."""
+        self.whole: Whole[T] | None = None
+
+
+class Whole(Generic[T]):
+    """A run of a storage, recorded with its bytes, of which other values may be views."""
+
+    __slots__ = ("count", "dtype", "epoch", "offset", "thing")
+
+    def __init__(self, tensor: Tensor, epoch: int, thing: T) -> None:
+        self.dtype = tensor.dtype
+        self.offset = tensor.storage_offset()
+        self.count = tensor.numel()
+        self.epoch = epoch
+        self.thing = thing
+
+    def covers(self, tensor: Tensor, epoch: int) -> bool:
+        """Whether every element of `tensor`, of the same storage, is one of this run as it is now."""
+        if self.epoch != epoch or self.dtype is not tensor.dtype:
+            return False
+        first = tensor.storage_offset() - self.offset
+        last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return first >= 0 and last < self.count
+
+
 class Identities(Generic[T]):
     """What was recorded, by storage. Storages that are gone are forgotten."""
 
     def __init__(self) -> None:
-        self._storages: dict[int, tuple[StorageWeakRef, dict[Place, T]]] = {}
+        self._storages: dict[int, Memory[T]] = {}
+        self._count = 0
 
-    def find(self, tensor: Tensor, place: Place) -> T | None:
-        """What was remembered for these elements at this version; `place` is the tensor's `place_of`."""
-        entry = self._storages.get(tensor.untyped_storage()._cdata)
-        return None if entry is None else entry[1].get(place)
-
-    def remember(self, tensor: Tensor, place: Place, thing: T) -> None:
-        """Let `find` return `thing` until the tensor is written to or freed."""
+    def memory(self, tensor: Tensor) -> Memory[T]:
+        """The storage of a tensor."""
         storage = tensor.untyped_storage()
-        entry = self._storages.get(storage._cdata)
-        if entry is None:
+        found = self._storages.get(storage._cdata)
+        if found is None:
             if len(self._storages) > _PRUNE_ABOVE:
                 self.prune()
-            entry = self._storages[storage._cdata] = (StorageWeakRef(storage), {})
-        entry[1][place] = thing
+            found = self._storages[storage._cdata] = Memory(StorageWeakRef(storage), self._count)
+            self._count += 1
+        return found
 
     def prune(self) -> None:
         """Forget storages that were freed."""
-        self._storages = {address: entry for address, entry in self._storages.items() if not entry[0].expired()}
+        self._storages = {address: memory for address, memory in self._storages.items() if not memory.storage.expired()}
 
     def __len__(self) -> int:
         return len(self._storages)
 
 
-def place_of(tensor: Tensor) -> Place:
+def place_of(tensor: Tensor, version: object) -> Place:
     """Which elements of its storage a tensor is, and at which version."""
-    return (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), version_of(tensor))
+    return (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), version)

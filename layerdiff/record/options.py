@@ -62,6 +62,8 @@ class Options:
     ranks: frozenset[int] | None
     keep: Keep
     weights: Weights
+    operators: tuple[str, ...] | None
+    """Globs of the module paths whose operators are recorded; None for none."""
     fingerprints: bool
     queue_bytes: int
     """Copies of values that wait for the disk never hold more than this."""
@@ -75,11 +77,14 @@ class Options:
         steps: str | int | Iterable[int] | None,
         ranks: int | Iterable[int] | None,
         keep: object,
-        weights: str,
+        weights: str | None,
+        operators: bool | str | Iterable[str],
         fingerprints: bool,
         queue_bytes: int,
     ) -> Options:
         """Options as a caller writes them. Raises RecorderError where one is wrong."""
+        if weights is None:
+            weights = "none" if operators is False else "used"
         if weights not in get_args(Weights):
             raise RecorderError(f"weights={weights!r} is not one of {', '.join(get_args(Weights))}.")
         if not isinstance(queue_bytes, int) or queue_bytes <= 0:
@@ -91,6 +96,7 @@ class Options:
             ranks=None if ranks is None else frozenset([ranks] if isinstance(ranks, int) else ranks),
             keep=keep if isinstance(keep, Keep) else Keep(keep),  # type: ignore[arg-type]  # Keep refuses what it does not know
             weights=weights,  # type: ignore[arg-type]  # checked above
+            operators=None if operators is False else ("*",) if operators is True else _globs("operators", operators),
             fingerprints=bool(fingerprints),
             queue_bytes=queue_bytes,
         )
@@ -101,6 +107,10 @@ class Options:
             return False
         return self.types is None or any(fnmatchcase(type_name, glob) for glob in self.types)
 
+    def wants_operators(self, path: str) -> bool:
+        """Whether the operators inside the module at `path` are recorded."""
+        return self.operators is not None and any(fnmatchcase(path, glob) for glob in self.operators)
+
     def described(self) -> dict[str, object]:
         """The selection, for the description of the trace."""
         return {
@@ -109,6 +119,7 @@ class Options:
             "steps": None if self.steps is None else [list(pair) for pair in self.steps.ranges],
             "ranks": None if self.ranks is None else sorted(self.ranks),
             "weights": self.weights,
+            "operators": None if self.operators is None else list(self.operators),
             "fingerprints": self.fingerprints,
         }
 

@@ -82,6 +82,10 @@ class _Counter:
             self.kept += 1
             self.nbytes += nbytes
 
+    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
+        """A view takes no bytes."""
+        self.values += 1
+
     def add_pending(self, value: Value, pending: Pending) -> None:
         """Nothing is computed on a device here."""
         raise AssertionError("a planner measures nothing")
@@ -118,7 +122,8 @@ class Planner:
         steps: str | int | Iterable[int] | None = None,
         ranks: int | Iterable[int] | None = None,
         keep: str | Mapping[str, str] | None = None,
-        weights: str = "none",
+        weights: str | None = None,
+        operators: bool | str | Iterable[str] = False,
         fingerprints: bool = True,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
         stop: bool = False,
@@ -130,6 +135,7 @@ class Planner:
             ranks=ranks,
             keep=keep,
             weights=weights,
+            operators=operators,
             fingerprints=fingerprints,
             queue_bytes=queue_bytes,
         )

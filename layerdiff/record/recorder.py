@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -31,6 +31,9 @@ from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
 from layerdiff.record.sink import TraceSink
 from layerdiff.record.sites import attribute_that_holds
 from layerdiff.trace.writer import TraceWriter
+
+if TYPE_CHECKING:
+    from layerdiff.record.operators import OperatorMode
 
 _recording: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
@@ -48,7 +51,9 @@ class Recorder:
         ranks: Which processes of a distributed run record; None for all.
         keep: `full`, `statistics` or `full:2GB`, for some modules as `GLOB=POLICY`; see `keep.py`.
         weights: Whose bytes are kept: `none`, `used` (by a recorded call) or `all`. Their statistics and
-            fingerprints are recorded in any case.
+            fingerprints are recorded in any case. None: `used` where operators are recorded, else `none`.
+        operators: Whether every operator that runs inside a module is recorded, with its operands; or globs of the module
+            paths where. Such a trace can be judged exactly.
         fingerprints: Whether values get fingerprints. Without them equal bits cannot be told unless bytes are kept.
         queue_bytes: The most memory that copies waiting for the disk may take.
 
@@ -66,7 +71,8 @@ class Recorder:
         steps: str | int | Iterable[int] | None = None,
         ranks: int | Iterable[int] | None = None,
         keep: str | Mapping[str, str] | None = None,
-        weights: str = "none",
+        weights: str | None = None,
+        operators: bool | str | Iterable[str] = False,
         fingerprints: bool = True,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
     ) -> None:
@@ -84,6 +90,7 @@ class Recorder:
             ranks=ranks,
             keep=keep,
             weights=weights,
+            operators=operators,
             fingerprints=fingerprints,
             queue_bytes=queue_bytes,
         )
@@ -92,6 +99,7 @@ class Recorder:
         self._delivery: Delivery | None = None
         self._hooks: ModuleHooks | None = None
         self._calls: Calls | None = None
+        self._mode: OperatorMode | None = None
         self._handles_sigterm = False
 
     def __enter__(self) -> Recorder:
@@ -125,6 +133,11 @@ class Recorder:
         self._calls = Calls(sink, self._options, skipped=self._skipped, name_root=name_root)
         self._hooks = ModuleHooks(self._calls, self._options, model=self._model, skipped=self._skipped, failed=self._fail)
         self._hooks.install()
+        if self._options.operators is not None:
+            from layerdiff.record.operators import OperatorMode
+
+            self._mode = OperatorMode(self._calls, sink, self._fail)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
         _recording.add(self)
         atexit.register(self.close)
         if multiprocessing.parent_process() is not None:  # such a process ends without its exit handlers
@@ -149,6 +162,8 @@ class Recorder:
         if hooks is None or delivery is None or writer is None:
             return
         self._delivery = None
+        if self._mode is not None:
+            self._mode.stop()
         hooks.remove()
         _recording.discard(self)
         atexit.unregister(self.close)

@@ -63,6 +63,9 @@ class Sink(Protocol):
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """A new value; `nbytes` is what its bytes take, or would."""
 
+    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
+        """A value whose bytes are some of those of `base`."""
+
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
 
@@ -101,6 +104,10 @@ class TraceSink:
         else:
             self._delivery.put_bytes(nbytes, self._write_value, value, row, data)
 
+    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
+        """A value whose bytes are some of those of `base`."""
+        self._delivery.put(self._write_view, value, row, base)
+
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
         self._delivery.put_bytes(pending.nbytes, self._write_pending, value, pending)
@@ -117,6 +124,9 @@ class TraceSink:
 
     def _write_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None) -> None:
         value.row = self._writer.add_value(row, data)
+
+    def _write_view(self, value: Value, row: ValueRow, base: Value) -> None:
+        value.row = self._writer.add_value(row._replace(base=base.row), None)
 
     def _write_pending(self, value: Value, pending: Any) -> None:
         same, row, data = pending.settle(self._writer.stored_equal)

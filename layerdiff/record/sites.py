@@ -31,6 +31,8 @@ class Site:
     path: str
     type: str
     wanted: bool
+    operators: bool
+    """Whether the operators that it calls are recorded."""
     policy: Policy
     attributes: KnownAttributes | None = None
     weights: dict[str, HeldWeight] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Root:
 
 def _site(module: nn.Module, path: str, options: Options) -> Site:
     name = type(module).__name__
-    return Site(path, name, options.wants(path, name), options.keep.policy(path))
+    return Site(path, name, options.wants(path, name), options.wants_operators(path), options.keep.policy(path))
 
 
 def visible_modules(root: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:

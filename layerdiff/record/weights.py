@@ -8,7 +8,7 @@ state: they are compared in full at each call, like activations.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -33,7 +33,7 @@ class Weights:
 
     def __init__(self, values: Values, choice: Choice, *, measures: bool) -> None:
         self._values = values
-        self._policy: Policy = _NoBytes(bytes_kept=False) if choice == "none" else Policy()
+        self.policy: Policy = _NoBytes(bytes_kept=False) if choice == "none" else Policy()
         self._measures = measures
 
     def of(self, module: nn.Module, path: str, known: dict[str, HeldWeight], step: object) -> Iterator[tuple[str, Value]]:
@@ -50,7 +50,7 @@ class Weights:
                 if held is not None and held.is_unchanged(tensor, step):
                     yield name, held.value
                 elif self._measures and is_ordinary(tensor) and tensor.device.type == "cpu":
-                    value = self._values.record(tensor, self._policy, ValueKind.PARAMETER, _qualified(path, name))
+                    value = self._values.record(tensor, self.policy, ValueKind.PARAMETER, _qualified(path, name))
                     known[name] = HeldWeight(tensor, value, step)
                     yield name, value
                 else:
@@ -63,7 +63,7 @@ class Weights:
         trusted = kind is ValueKind.PARAMETER and tensor.device.type != "cpu"
         for part in plain(tensor):
             qualified = _qualified(path, name) + part.suffix
-            yield name + part.suffix, self._values.record(part.tensor, self._policy, kind, qualified, part=part, trusted=trusted)
+            yield name + part.suffix, self._values.record(part.tensor, self.policy, kind, qualified, part=part, trusted=trusted)
 
     def record_all(self, root: nn.Module, step: object) -> None:
         """The weights of every module of a root, called or not."""
@@ -74,3 +74,13 @@ class Weights:
 
 def _qualified(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def weights_by_storage(root: nn.Module) -> dict[int, tuple[ValueKind, str, Any]]:
+    """The parameters and buffers of a model by the address of their storage: kind, qualified name, place in it."""
+    found: dict[int, tuple[ValueKind, str, Any]] = {}
+    for kind, named in ((ValueKind.PARAMETER, root.named_parameters()), (ValueKind.BUFFER, root.named_buffers())):
+        for name, tensor in named:
+            if is_ordinary(tensor):
+                found.setdefault(tensor.untyped_storage()._cdata, (kind, name, (tensor.storage_offset(), tensor.shape, tensor.stride())))
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.trace.check import open_dataset, read_column, require
-from layerdiff.trace.schema import ABSENT, TABLES, TEXT_COLUMNS, CallKind, CallStatus, Role, Storage, ValueKind
+from layerdiff.trace.schema import ABSENT, ADDED, TABLES, TEXT_COLUMNS, CallKind, CallStatus, Role, Storage, ValueKind
 
 Column = NDArray[Any]
 
@@ -65,7 +65,10 @@ class Table:
         dtype = TABLES[self._name].get(column)
         if dtype is None:
             raise AttributeError(f"the table {self._name} has no column {column}")
-        found = read_column(self._file, f"{self._name}/{column}", dtype)
+        if (self._name, column) in ADDED and f"{self._name}/{column}" not in self._file:
+            found = np.full(len(self), ABSENT, dtype)
+        else:
+            found = read_column(self._file, f"{self._name}/{column}", dtype)
         self._check(column, found)
         found.flags.writeable = False
         self.__dict__[column] = found  # an ordinary attribute from now on

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import NotATraceError, TraceVersionError
 from layerdiff.trace.growing import GrowingTable
-from layerdiff.trace.schema import CALLS, EDGES, JOURNAL_FORMAT, TABLES, VALUES, VERSION
+from layerdiff.trace.schema import ABSENT, CALLS, EDGES, JOURNAL_FORMAT, TABLES, VALUES, VERSION
 
 Row = list[Any]
 _CHUNK_BYTES = 1 << 20
@@ -87,7 +87,7 @@ def build_index(path: Path) -> Index:
     for row in rows(path):
         match row[0]:
             case "v":
-                tables["values"].append(row[1:])
+                tables["values"].append(padded(row[1:], len(VALUES)))
             case "e":
                 tables["edges"].append(row[1:])
             case "c":
@@ -108,6 +108,11 @@ def build_index(path: Path) -> Index:
         calls["end"][call] = end
         calls["detail"][call[detail >= 0]] = detail[detail >= 0]
     return index
+
+
+def padded(fields: Row, columns: int) -> Row:
+    """The fields of a row that an earlier minor version wrote, with -1 for the columns that it did not know."""
+    return fields + [ABSENT] * (columns - len(fields))
 
 
 def call_line(row: Row) -> str:

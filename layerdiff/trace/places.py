@@ -42,6 +42,14 @@ class Place:
             self.places.fill(piece, self.container, self.offset + start)
             yield piece
 
+    def read(self, start: int, nbytes: int) -> NDArray[np.uint8]:
+        """A run of `nbytes` bytes from byte `start` of the value, which must lie inside it; a new array."""
+        if start < 0 or nbytes < 0 or start + nbytes > self.nbytes:
+            raise ValueError(f"bytes {start} to {start + nbytes} are not all inside a value of {self.nbytes} bytes")
+        piece = np.empty(nbytes, np.uint8)
+        self.places.fill(piece, self.container, self.offset + start)
+        return piece
+
 
 @dataclass(frozen=True)
 class _Container:

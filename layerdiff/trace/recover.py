@@ -116,7 +116,7 @@ def _call(fields: list[Any], text: Texts) -> CallRow:
 
 
 def _value(fields: list[Any], text: Texts) -> tuple[ValueRow, tuple[int, int, int, int] | None]:
-    row = dict(zip(VALUES, fields, strict=True))
+    row = dict(zip(VALUES, journal.padded(fields, len(VALUES)), strict=True))
     known = Known(row["known"])
     statistics = None
     if known & Known.STATISTICS:
@@ -137,6 +137,8 @@ def _value(fields: list[Any], text: Texts) -> tuple[ValueRow, tuple[int, int, in
         fingerprint=(row["fingerprint_high"], row["fingerprint_low"]) if known & Known.FINGERPRINT else None,
         placement=text(row["placement"]),
         detail=text(row["detail"]),
+        memory=row["memory"],
+        memory_offset=row["memory_offset"],
     )
     if row["storage"] not in (Storage.DATASET, Storage.SLAB):
         return value, None

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 FORMAT: Final = "layerdiff.trace"
-VERSION: Final = (1, 0)
+VERSION: Final = (1, 1)
 JOURNAL_FORMAT: Final = "layerdiff.journal"
 
 LARGE_VALUE_BYTES: Final = 64 * 1024
@@ -133,7 +133,11 @@ VALUES: Final[dict[str, np.dtype[Any]]] = {
     "fingerprint_low": np.dtype("<u8"),
     "placement": TEXT,
     "detail": TEXT,
+    "memory": _ROW,
+    "memory_offset": _ROW,
 }
+ADDED: Final = {("values", "memory"): (1, 1), ("values", "memory_offset"): (1, 1)}
+"""Columns that earlier minor versions lack, and the version that brought each. They read as -1 there."""
 
 EDGES: Final[dict[str, np.dtype[Any]]] = {
     "call": _ROW,
@@ -212,3 +216,7 @@ class ValueRow(NamedTuple):
     fingerprint: tuple[int, int] | None = None
     placement: str | None = None
     detail: str | None = None
+    memory: int = ABSENT
+    """Number of the storage in this process, never reused; -1 where it is unknown."""
+    memory_offset: int = ABSENT
+    """Where the value begins in it, in elements. With `shape` and `strides` that is where it lay exactly."""

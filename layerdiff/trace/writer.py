@@ -195,6 +195,8 @@ class TraceWriter:
                     *((0, 0) if fingerprint is None else fingerprint),
                     text(row.placement),
                     text(row.detail),
+                    row.memory,
+                    row.memory_offset,
                 )
             )
         )

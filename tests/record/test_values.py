@@ -275,17 +275,24 @@ def test_a_pending_value_is_an_earlier_one_only_with_its_bits() -> None:
 def test_an_address_used_again_is_another_identity() -> None:
     known: Identities[str] = Identities()
     x = torch.ones(1000)
-    known.remember(x, place_of(x), "first")
-    assert "first" == known.find(x, place_of(x))
+
+    def found(x: torch.Tensor) -> str | None:
+        return known.memory(x).places.get(place_of(x, x._version))
+
+    known.memory(x).places[place_of(x, x._version)] = "first"
+    assert "first" == found(x)
     x.add_(1)
-    assert known.find(x, place_of(x)) is None
-    addresses = set()
+    assert found(x) is None
+    addresses, numbers = set(), {known.memory(x).number}
     for _ in range(50):
         del x
         x = torch.zeros(1000)
         addresses.add(x.data_ptr())
-        assert known.find(x, place_of(x)) is None
+        assert found(x) is None
+        numbers.add(known.memory(x).number)
     assert len(addresses) < 50  # memory was used again
+    assert 51 == len(numbers)  # and is another memory each time
+    del x
     known.prune()
     assert len(known) == 0
 

@@ -148,7 +148,7 @@ class Values:
             return whole
         if not policy.bytes_kept or policy.budget is not None or tensor.is_contiguous() or tensor.is_complex() or tensor.is_neg():
             return None
-        order = sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d), d))
+        order = sorted(range(tensor.dim()), key=lambda d: (-int(tensor.stride(d)), d))
         lying = tensor.detach().permute(order)
         if not lying.is_contiguous():
             return None

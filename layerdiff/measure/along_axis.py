@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerdiff.measure.blocks import Blocks, side_by_side
 from layerdiff.measure.integers import EXACT_KINDS, distances, exact
-from layerdiff.measure.parts import numbers_per_element, parts
+from layerdiff.measure.parts import numbers_per_element, parts, quiet
 
 _BLOCK: Final = 1 << 15
 Number = bool | int | float | complex
@@ -53,6 +53,7 @@ class Element:
     target_bits: int
 
 
+@quiet
 def along(reference: Blocks, target: Blocks, shape: Sequence[int], axis: int, *, most: int = 1024) -> Profile:
     """Norms along `axis` of two values of `shape`, pooled by the largest into at most `most` buckets.
 
@@ -72,8 +73,7 @@ def along(reference: Blocks, target: Blocks, shape: Sequence[int], axis: int, *,
     for part in parts(reference, target, _BLOCK):
         for row, x in enumerate((part.difference, part.reference)):
             wide = x.astype(np.float64)
-            with np.errstate(over="ignore"):
-                _add(sums[row], wide * wide, part.start, inner)
+            _add(sums[row], wide * wide, part.start, inner)
         if part.differ is not None:
             _add(differ, part.differ.astype(np.int64), part.start, inner)
     width = max(1, -(-size // most))
@@ -100,6 +100,7 @@ def _pooled(x: NDArray[Any], width: int) -> NDArray[Any]:
     return np.maximum.reduceat(x, np.arange(0, x.size, width)) if x.size else x
 
 
+@quiet
 def worst(reference: Blocks, target: Blocks, n: int) -> list[Element]:
     """The `n` elements that differ most, the worst first; fewer where fewer differ. Those of another class come before all others.
 

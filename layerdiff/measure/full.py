@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.measure.blocks import Blocks, side_by_side
 from layerdiff.measure.integers import EXACT_KINDS, INTEGER_BLOCK, distances, exact
-from layerdiff.measure.parts import Part, numbers_per_element, parts
+from layerdiff.measure.parts import Part, numbers_per_element, parts, quiet
 from layerdiff.measure.sums import SquareSum, dot
-from layerdiff.measure.ulps import BUCKETS, histogram, places
+from layerdiff.measure.ulps import Histogram, places
 from layerdiff.measure.ulps import distances as ulp_distances
 from layerdiff.trace.dtypes import Dtype
 
-FULL_BLOCK: Final = 1 << 15
-"""An allocation of this size may be a system call, so the arrays of every block are made once and kept."""
+FULL_BLOCK: Final = 1 << 16
+"""Small enough to stay near the core, and large enough for some thirty calls into numpy to cost little.
+
+An allocation of this size may be a system call, so the arrays of every block are made once and kept."""
 _CLOSE: Final = 0.1
 """Where |d|^2 is under this times |r|^2, the cosine distance comes from d."""
 
@@ -58,6 +60,7 @@ class Full:
     """How many distances are 0, 1, 2 to 3, 4 to 7, ...: up to the last bucket that is not empty."""
 
 
+@quiet
 def full(reference: Blocks, target: Blocks, *, rtol: float = 0.0, atol: float = 0.0) -> Full:
     """Measure one pair of values of equal shape and of any dtypes but those without numbers.
 
@@ -89,63 +92,82 @@ def _exact_part(start: int, reference: NDArray[np.int64], target: NDArray[np.int
 
 
 class _Sums:
+    """What has been summed so far. A part's own arrays are the room to work in: they are written over."""
+
     def __init__(self, rtol: float, atol: float, ulp_dtype: Dtype | None) -> None:
         self._rtol, self._atol, self._ulp_dtype = rtol, atol, ulp_dtype
         self._difference, self._reference, self._target = SquareSum(), SquareSum(), SquareSum()
         self._cross = self._product = self._absolute = self._largest = 0.0
         self._max_rel = -math.inf
         self._worst, self._count, self._left_out, self._mismatched, self._max_ulps = -1, 0, 0, 0, -1
-        self._histogram = np.zeros(BUCKETS, np.int64)
-        self._ones = self._limit = np.ones(0, np.float32)
-        self._exceeds = np.zeros(0, bool)
-        self._apart, self._buckets = np.zeros((2, 0), np.uint32), np.zeros(0, np.intp)
+        self._histogram = Histogram()
+        self._ones, self._exceeds = np.ones(0, np.float32), np.zeros(0, bool)
 
     def add(self, part: Part) -> None:
-        r, t, d = part.reference, part.target, part.difference
-        left_out = r.size - part.compared
-        self._count += r.size - left_out
+        compared = part.compared
+        left_out = part.reference.size - compared
+        self._count += compared
         self._left_out += left_out
-        self._difference.add(d, part.largest_difference)
-        self._reference.add(r, part.largest_reference)
-        self._target.add(t, max(part.largest_difference, part.largest_reference))
-        self._cross += dot(d, r)
-        self._product += dot(t, r)
-        size, distance = part.size, part.distance
-        self._make_room(r)
-        self._absolute += dot(distance, self._ones[: r.size])
+        self._angle(part)
+        if part.largest_difference == 0.0:
+            if self._ulp_dtype is not None:
+                self._max_ulps = max(self._max_ulps, 0)
+                self._histogram.add_zeros(compared)
+            return
+        if self._ones.size < part.reference.size or self._ones.dtype != part.reference.dtype:
+            self._ones, self._exceeds = np.ones_like(part.reference), np.empty(part.reference.size, bool)
+        self._absolute += dot(part.distance, self._ones[: part.reference.size])
         if part.largest_difference > self._largest:
-            self._largest, self._worst = part.largest_difference, part.start + int(distance.argmax())
+            self._largest, self._worst = part.largest_difference, part.start + int(part.distance.argmax())
         if part.largest_difference > self._atol:
-            limit = np.multiply(size, self._rtol, out=self._limit[: r.size])
-            limit += self._atol
-            self._mismatched += int(np.count_nonzero(np.greater(distance, limit, out=self._exceeds[: r.size])))
-        self._relative(distance, size)
+            self._mismatched += self._beyond_limit(part)
+        largest_ratio = self._ratio(part)
         if self._ulp_dtype is not None:
-            self._ulps(part, self._ulp_dtype, left_out)
+            self._ulps(part, self._ulp_dtype, one_sign=largest_ratio < 1.0)
+            self._histogram.add_zeros(-left_out)
 
-    def _make_room(self, like: NDArray[Any]) -> None:
-        if self._ones.size < like.size or self._ones.dtype != like.dtype:
-            self._ones, self._limit, self._exceeds = np.ones_like(like), np.empty_like(like), np.empty(like.size, bool)
+    def _angle(self, part: Part) -> None:
+        """Squares and products. Of close sides those of the target follow from the others, without loss."""
+        r, t, d = part.reference, part.target, part.difference
+        squares_r = self._reference.add(r, part.largest_reference)
+        squares_d = self._difference.add(d, part.largest_difference)
+        cross = dot(d, r) if squares_d else 0.0
+        self._cross += cross
+        if squares_d < _CLOSE * squares_r < math.inf:
+            self._target.add_sum(squares_r + 2 * cross + squares_d)
+            self._product += squares_r + cross
+        else:
+            self._target.add(t, max(part.largest_difference, part.largest_reference))
+            self._product += dot(t, r)
 
-    def _relative(self, distance: NDArray[np.float64], size: NDArray[np.float64]) -> None:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            largest = float(np.fmax.reduce(np.divide(distance, size, out=size)))  # 0/0 is nan, and never the larger
+    def _beyond_limit(self, part: Part) -> int:
+        limit = np.multiply(part.size, self._rtol, out=part.difference)
+        limit += self._atol
+        return int(np.count_nonzero(np.greater(part.distance, limit, out=self._exceeds[: limit.size])))
+
+    def _ratio(self, part: Part) -> float:
+        """The largest |difference| / |reference| of a part; nan where a 0/0 is among them."""
+        ratio = np.divide(part.distance, part.size, out=part.size)
+        largest = found = float(np.maximum.reduce(ratio))
+        if math.isnan(found):
+            largest = float(np.fmax.reduce(ratio))
         if not math.isnan(largest):
             self._max_rel = max(self._max_rel, largest)
+        return found
 
-    def _ulps(self, part: Part, dtype: Dtype, left_out: int) -> None:
+    def _ulps(self, part: Part, dtype: Dtype, *, one_sign: bool) -> None:
+        """Sides of which one is no further from the other than that is from zero have `one_sign`."""
         reference, target = places(part.reference, dtype), places(part.target, dtype)
-        if self._apart.shape[1] < reference.size or self._apart.dtype != reference.dtype:
-            self._apart, self._buckets = np.empty((2, reference.size), reference.dtype), np.empty(reference.size, np.intp)
-        distance = ulp_distances(reference, target, self._apart)
-        largest = int(distance.max())
+        room = part.difference.view(reference.dtype)[: reference.size]
+        distance = ulp_distances(reference, target, room, one_sign=one_sign)
+        largest = int(np.maximum.reduce(distance))
         self._max_ulps = max(self._max_ulps, largest)
-        self._histogram += histogram(distance, largest, self._buckets)
-        self._histogram[0] -= left_out
+        self._histogram.add(distance, largest)
 
     def result(self, width: int) -> Full:
         none = self._count == 0
-        last = int(np.flatnonzero(self._histogram)[-1]) + 1 if self._histogram.any() else 0
+        histogram = self._histogram.counts()
+        last = int(np.flatnonzero(histogram)[-1]) + 1 if histogram.any() else 0
         return Full(
             count=self._count,
             left_out=self._left_out,
@@ -161,7 +183,7 @@ class _Sums:
             max_rel=math.nan if none else max(self._max_rel, 0.0),
             ulp_dtype=None if self._ulp_dtype is None else self._ulp_dtype.name,
             max_ulps=self._max_ulps,
-            ulp_histogram=tuple(self._histogram[:last].tolist()),
+            ulp_histogram=tuple(histogram[:last].tolist()),
         )
 
     def _cosine_distance(self) -> float:

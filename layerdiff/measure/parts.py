@@ -24,6 +24,8 @@ Numbers = NDArray[Any]
 BLOCK: Final = 1 << 16
 _READ: Final = 1 << 18
 """Elements read at once: reading is quickest in large blocks, computing in small ones."""
+quiet: Final = np.errstate(divide="ignore", invalid="ignore", over="ignore")
+"""Decorates what measures parts: numpy's warnings of what is then looked for."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ def _is_wide(dtype: Dtype) -> bool:
 def parts(reference: Blocks, target: Blocks, block: int = BLOCK) -> Iterator[Part]:
     """Both values, at most `block` elements of 32 bits at a time, and fewer of wider ones.
 
+    Elements that are not finite make numpy warn: callers silence it (`quiet`) around their loops.
+
     Raises ValueError where they do not hold equally many elements.
     """
     dtypes = reference.dtype, target.dtype
@@ -101,10 +105,9 @@ def numbers_of(bits: NDArray[Any], dtype: Dtype, kind: np.dtype[Any], width: int
 
 
 def _part(start: int, r: Numbers, t: Numbers, buffers: Numbers, dtypes: tuple[Dtype, Dtype]) -> Part:
-    with np.errstate(invalid="ignore", over="ignore"):
-        d = np.subtract(t, r, out=buffers[0])
-        distance, size = np.abs(d, out=buffers[1]), np.abs(r, out=buffers[2])
-        part = Part(start, r, t, d, distance, size, float(distance.max()), float(size.max()))
+    d = np.subtract(t, r, out=buffers[0])
+    distance, size = np.abs(d, out=buffers[1]), np.abs(r, out=buffers[2])
+    part = Part(start, r, t, d, distance, size, float(np.maximum.reduce(distance)), float(np.maximum.reduce(size)))
     # A nan survives max, and a side that is not finite makes the difference so.
     plain = math.isfinite(part.largest_difference) and part.largest_reference < -HIGHEST_FORBIDDEN
     return part if plain else _careful(part, dtypes)
@@ -123,11 +126,10 @@ def _careful(part: Part, dtypes: tuple[Dtype, Dtype]) -> Part:
         part.left_out = out
         part.differ = differ if differ.any() else None
         r, t = np.where(out, r.dtype.type(0), r), np.where(out, t.dtype.type(0), t)
-    with np.errstate(over="ignore"):
+    d = t - r
+    if r.dtype == np.float32 and not np.isfinite(d).all():
+        r, t = r.astype(np.float64), t.astype(np.float64)
         d = t - r
-        if r.dtype == np.float32 and not np.isfinite(d).all():
-            r, t = r.astype(np.float64), t.astype(np.float64)
-            d = t - r
     part.reference, part.target, part.difference, part.distance, part.size = r, t, d, np.abs(d), np.abs(r)
     part.largest_difference, part.largest_reference = float(part.distance.max()), float(part.size.max())
     return part

@@ -15,7 +15,7 @@ from layerdiff.measure.blocks import Blocks, side_by_side
 from layerdiff.measure.equality import same_bits
 from layerdiff.measure.integers import EXACT_KINDS, INTEGER_BLOCK, distances, exact, unequal
 from layerdiff.measure.masks import compare_masks
-from layerdiff.measure.parts import numbers_per_element, parts
+from layerdiff.measure.parts import numbers_per_element, parts, quiet
 from layerdiff.measure.sums import SquareSum
 
 
@@ -51,6 +51,7 @@ class Screening:
     """Flat row-major index of max |t-r|; where no finite element differs, of the first one counted in `nonfinite_differ`; else -1."""
 
 
+@quiet
 def screen(reference: Blocks, target: Blocks) -> Screening:
     """Measure one pair of values of equal shape.
 

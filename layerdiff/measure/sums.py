@@ -2,7 +2,8 @@
 
 A float32 dot product a block is the fast way and is right for the numbers that models make. Where
 its result shows that squares may have left the range of float32, the block is summed in float64, and
-scaled by a power of two where float64 is too narrow as well.
+scaled by a power of two where float64 is too narrow as well. Overflow is therefore part of the way:
+callers silence numpy's warnings around their loops, since doing so a block at a time takes as long as a sum.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ _SAFE: Final = {4: 1e-30, 8: 1e-299}
 
 def dot(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Sum of a*b, in float64 where float32 would overflow; for sums whose smallest parts do not matter."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = float(np.dot(a, b))
-        if not math.isfinite(found) and a.dtype.itemsize == 4:
-            found = float(np.dot(a.astype(np.float64), b.astype(np.float64)))
+    found = float(np.dot(a, b))
+    if not math.isfinite(found) and a.dtype.itemsize == 4:
+        found = float(np.dot(a.astype(np.float64), b.astype(np.float64)))
     return found
 
 
@@ -35,12 +35,14 @@ class SquareSum:
         self.total = 0.0
         self.exponent = 0
 
-    def add(self, x: NDArray[Any], largest: float) -> None:
-        """Add the squares of a float32 or float64 array; no magnitude in it is above `largest`."""
+    def add(self, x: NDArray[Any], largest: float) -> float:
+        """Add the squares of a float32 or float64 array; no magnitude in it is above `largest`.
+
+        Answers their sum, inf where it had to be scaled.
+        """
         if largest == 0.0 or x.size == 0:
-            return
-        with np.errstate(over="ignore"):
-            found = float(np.dot(x, x))
+            return 0.0
+        found = float(np.dot(x, x))
         exponent = 0
         if not self._safe(found, x):
             x = x.astype(np.float64)
@@ -49,18 +51,20 @@ class SquareSum:
                 largest = float(np.abs(x).max())
                 if math.isinf(largest):
                     self.total = math.inf
-                    return
+                    return math.inf
                 exponent = math.frexp(largest)[1]
                 half = exponent // 2  # two steps: 2**-exponent itself may not be a number
                 scaled = np.ldexp(np.ldexp(x, -half), half - exponent)
                 found = float(np.dot(scaled, scaled))
-        self._add(found, exponent)
+        self.add_sum(found, exponent)
+        return math.inf if exponent else found
 
     @staticmethod
     def _safe(found: float, x: NDArray[Any]) -> bool:
         return math.isfinite(found) and found >= x.size * _SAFE[x.dtype.itemsize]
 
-    def _add(self, found: float, exponent: int) -> None:
+    def add_sum(self, found: float, exponent: int = 0) -> None:
+        """Add a sum of squares, `found * 4**exponent`."""
         if found == 0.0:
             return
         if self.total == 0.0 or exponent > self.exponent:

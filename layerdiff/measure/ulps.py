@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from layerdiff.trace.dtypes import Dtype
 
-_FEW_BUCKETS: Final = 6
+_FEW_BUCKETS: Final = 5
+_TO_BUCKETS: Final = np.float32(2.0**-126)
+"""With it the exponent field of a float32 is 1 for 1, k for the numbers from 2**(k-1), and 0 for 0."""
 BUCKETS: Final = 65
 """Bucket 0 counts equal numbers, bucket k distances from 2**(k-1) up to 2**k - 1."""
 
@@ -32,16 +34,15 @@ def places(x: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
     """
     if dtype.name in ("float64", "complex128"):
         return x.astype(np.float64, copy=False).view(np.uint64)
-    with np.errstate(over="ignore"):
-        if dtype.name in ("float32", "complex64"):
-            return x.astype(np.float32, copy=False).view(np.uint32)
-        if dtype.name == "float16":
-            bits = x.astype(np.float16).view(np.uint16).astype(np.uint32)
-            return _signed(bits & 0x7FFF, bits > 0x7FFF)
-        if dtype.name == "bfloat16":
-            bits = x.astype(np.float32, copy=False).view(np.uint32)
-            half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-            return _signed(((bits & np.uint32(0x7FFFFFFF)) + half) >> np.uint32(16), bits > 0x7FFFFFFF)
+    if dtype.name in ("float32", "complex64"):
+        return x.astype(np.float32, copy=False).view(np.uint32)
+    if dtype.name == "float16":
+        bits = x.astype(np.float16).view(np.uint16).astype(np.uint32)
+        return _signed(bits & 0x7FFF, bits > 0x7FFF)
+    if dtype.name == "bfloat16":
+        bits = x.astype(np.float32, copy=False).view(np.uint32)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return _signed(((bits & np.uint32(0x7FFFFFFF)) + half) >> np.uint32(16), bits > 0x7FFFFFFF)
     return _by_table(x, dtype)
 
 
@@ -55,7 +56,7 @@ def _by_table(x: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
     place = np.searchsorted(middles, x.astype(np.float64), side="left")
     tie = (place < middles.size) & (middles[np.minimum(place, middles.size - 1)] == x)
     place = place + (tie & ties_up[np.minimum(place, middles.size - 1)]) - np.searchsorted(values, 0.0)
-    return _signed(np.abs(place), place < 0)
+    return _signed(np.abs(place), np.signbit(x))
 
 
 @cache
@@ -69,37 +70,73 @@ def _table(dtype: Dtype) -> tuple[NDArray[np.float64], NDArray[np.float64], NDAr
     return values, (values[1:] + values[:-1]) / 2, even[1:]
 
 
-def distances(reference: NDArray[Any], target: NDArray[Any], buffers: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Distances of two arrays of places; of their type. The answer lies in `buffers`, of shape (2, n or more), where given."""
-    if buffers is None:
-        buffers = np.empty((2, reference.size), reference.dtype)
-    found, other = buffers[0, : reference.size], buffers[1, : reference.size]
-    np.maximum(reference, target, out=found)
-    np.subtract(found, np.minimum(reference, target, out=other), out=found)
-    sign = np.array(1 << (8 * reference.itemsize - 1), reference.dtype)
-    opposite = np.bitwise_xor(reference, target, out=other)
-    if opposite.size and opposite.max() >= sign:
-        rows = np.flatnonzero(opposite >= sign)
-        found[rows] = (reference[rows] & ~sign) + (target[rows] & ~sign)
-    return found
+def distances(reference: NDArray[Any], target: NDArray[Any], out: NDArray[Any] | None = None, *, one_sign: bool = False) -> NDArray[Any]:
+    """Distances of two arrays of places; of their type. They lie in `out`, of that type, where given.
 
-
-def histogram(distance: NDArray[Any], largest: int, buffer: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
-    """How many distances (uint32 or uint64), the largest of them `largest`, are in each of the `BUCKETS`.
-
-    `buffer`, of n elements or more, saves an allocation a call.
+    `one_sign` promises that no two places differ in sign, and saves looking for those that do.
     """
-    found = np.zeros(BUCKETS, np.int64)
-    last = largest.bit_length()
-    if last <= _FEW_BUCKETS:  # counting each bucket is then quicker than sorting every distance into one
-        least = [distance.size, *(int(np.count_nonzero(distance >= distance.dtype.type(1 << k))) for k in range(last)), 0]
-        found[: last + 1] = -np.diff(least)
-        return found
-    if largest >= 1 << 24:  # with the second highest bit cleared, no float32 rounds up to the next power of two
-        distance = distance & ~(distance >> distance.dtype.type(1))
-    exponent = np.empty(distance.size, np.intp) if buffer is None else buffer[: distance.size]
-    np.right_shift(distance.astype(np.float32).view(np.int32), 23, out=exponent)
-    counts = np.bincount(exponent, minlength=127 + BUCKETS)
-    found[0] = counts[0]
-    found[1:] = counts[127 : 126 + BUCKETS]
+    signed = np.dtype(f"i{reference.itemsize}")
+    apart = np.subtract(target.view(signed), reference.view(signed), out=None if out is None else out.view(signed))
+    found: NDArray[Any] = np.abs(apart, out=apart).view(reference.dtype)
+    if not one_sign:
+        rows = np.flatnonzero((reference.view(signed) < 0) != (target.view(signed) < 0))
+        if rows.size:
+            size = np.array((1 << (8 * reference.itemsize - 1)) - 1, reference.dtype)
+            found[rows] = (reference[rows] & size) + (target[rows] & size)
     return found
+
+
+class Histogram:
+    """How many distances are in each of the `BUCKETS`, of as many arrays as are added.
+
+    Buckets are counted two by two: half as many steps, and a table of their pairs that is small enough to stay near.
+    """
+
+    def __init__(self) -> None:
+        self._single = np.zeros(BUCKETS, np.int64)
+        self._pairs = np.zeros(BUCKETS << 8, np.int64)  # of the first bucket of a pair + 256 times the second
+        self._spare, self._buckets, self._keys = np.zeros(0, np.uint32), np.zeros(0, np.uint8), np.zeros(0, np.intp)
+
+    def add_zeros(self, count: int) -> None:
+        """Count `count` distances of zero."""
+        self._single[0] += count
+
+    def add(self, distance: NDArray[Any], largest: int) -> None:
+        """Count distances (uint32 or uint64), the largest of them `largest`. They are written over."""
+        last = largest.bit_length()
+        if last <= _FEW_BUCKETS:  # counting each bucket is then quicker than finding that of every distance
+            least = [distance.size, *(int(np.count_nonzero(distance >= distance.dtype.type(1 << k))) for k in range(last)), 0]
+            self._single[: last + 1] -= np.diff(least)
+            return
+        size = distance.size
+        even = size + size % 2
+        if self._spare.size < size or self._spare.dtype != distance.dtype:
+            self._spare, self._buckets, self._keys = np.empty(size, distance.dtype), np.empty(even, np.uint8), np.empty(even // 2, np.intp)
+        spare, buckets, keys = self._spare[:size], self._buckets[:even], self._keys[: even // 2]
+        if largest >= 1 << 24:  # with the second highest bit cleared, no float32 rounds up to the next power of two
+            np.right_shift(distance, distance.dtype.type(1), out=spare)
+            distance ^= np.bitwise_and(distance, spare, out=spare)
+        if last < 8 * distance.itemsize:
+            distance = distance.view(f"i{distance.itemsize}")  # which numpy converts twice as fast
+        scaled = spare.view(np.float32)[:size]
+        scaled[:] = distance
+        scaled *= _TO_BUCKETS
+        np.right_shift(scaled.view(np.int32), 23, out=buckets[:size], casting="unsafe")
+        buckets[size:] = 0
+        self._single[0] -= even - size
+        keys[:] = buckets.view(np.uint16)
+        found = np.bincount(keys, minlength=(last + 1) << 8)
+        self._pairs[: found.size] += found
+
+    def counts(self) -> NDArray[np.int64]:
+        """Counts of shape (BUCKETS,)."""
+        pairs = self._pairs.reshape(BUCKETS, 256)
+        found: NDArray[np.int64] = self._single + pairs.sum(axis=1) + pairs.sum(axis=0)[:BUCKETS]
+        return found
+
+
+def histogram(distance: NDArray[Any], largest: int) -> NDArray[np.int64]:
+    """How many distances (uint32 or uint64), the largest of them `largest`, are in each of the `BUCKETS`."""
+    found = Histogram()
+    found.add(distance, largest)
+    return found.counts()

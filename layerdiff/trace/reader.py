@@ -20,11 +20,14 @@ from layerdiff.errors import EmptyTraceError, NotATraceError, TraceError, TraceV
 from layerdiff.trace.check import open_file, read_column, require
 from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.columns import Index, Table
+from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.places import Place, Places
-from layerdiff.trace.schema import ABSENT, FORMAT, VERSION, Known, Statistics, Storage
+from layerdiff.trace.schema import FORMAT, VERSION, Known, Statistics, Storage
 
 BLOCK_BYTES = 1 << 20
+_WITH_BYTES = (Storage.DATASET, Storage.SLAB, Storage.VIEW, Storage.PATCHED)
+_DERIVED = (Storage.VIEW, Storage.PATCHED)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class TraceFile:
         self.complete = bool(self._file.attrs.get("complete", 0))
         self._index = Index(self._file)
         self._places = Places(self._file, path)
+        self._derived = Derived(self, path.stat().st_size, self._stored_bytes)
         self._shapes: dict[int, tuple[int, ...]] = {}
 
     def _check_version(self) -> None:
@@ -201,7 +205,7 @@ class TraceFile:
 
     def has_bytes(self, value: int) -> bool:
         """Whether the value's bits were kept."""
-        return int(self.values.storage[value]) in (Storage.DATASET, Storage.SLAB, Storage.VIEW)
+        return int(self.values.storage[value]) in _WITH_BYTES
 
     def stored(self, value: int) -> StoredValue | None:
         """The bits of a value, to be read in blocks; None where none were kept.
@@ -217,7 +221,7 @@ class TraceFile:
         columns = self.values
         storage = int(columns.storage[value])
         nbytes = self.count(value) * dtype.itemsize
-        if storage == Storage.VIEW:
+        if storage in _DERIVED:
             return None
         require(
             int(columns.nbytes[value]) == nbytes, self.path, f"value {value} has {int(columns.nbytes[value])} bytes, its shape {nbytes}"
@@ -227,34 +231,28 @@ class TraceFile:
         return self._places.find(storage, int(columns.container[value]), int(columns.offset[value]), nbytes)
 
     def raw(self, value: int) -> NDArray[Any]:
-        """The bits of a value: an array of its shape, of `dtype.raw`. Loads all of it."""
+        """The bits of a value: an array of its shape, of `dtype.raw`, perhaps read only. Loads all of it."""
+        if self.stored(value) is None:
+            raise self._without_bytes(value)
+        dtype = self.dtype(value)
+        assert dtype is not None
+        return self._derived.bytes_of(value).view(dtype.raw).reshape(self.shape(value))
+
+    def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
         stored = self.stored(value)
         if stored is None:
-            reason = self.text(int(self.values.reason[value])) or "the keep policy"
-            raise TraceError(f"{self.path}: no bytes were kept of value {value}: {reason}. Record again with --keep full.")
-        if int(self.values.storage[value]) == Storage.VIEW:
-            return self._view(value, stored.dtype)
-        out = np.empty(stored.count, stored.dtype.raw)
+            raise self._without_bytes(value)
+        out = np.empty(stored.count * stored.dtype.itemsize, np.uint8)
         position = 0
-        for block in stored.blocks(max(1, BLOCK_BYTES // stored.dtype.itemsize)):
-            out[position : position + block.size] = block
-            position += block.size
-        return out.reshape(self.shape(value))
+        if stored.place is not None:
+            for block in stored.place.blocks(BLOCK_BYTES):
+                out[position : position + block.size] = block
+                position += block.size
+        return out
 
-    def _view(self, value: int, dtype: Dtype) -> NDArray[Any]:
-        base, described, shape = int(self.values.base[value]), self.json(int(self.values.view[value])), self.shape(value)
-        ok = base != ABSENT and isinstance(described, dict)
-        require(ok, self.path, f"value {value} is a view of nothing")
-        offset, strides = described.get("offset"), described.get("strides")
-        ok = type(offset) is int and offset >= 0 and isinstance(strides, list) and len(strides) == len(shape)
-        require(ok and all(type(s) is int and s >= 0 for s in strides), self.path, f"value {value} is a view without a place")
-        flat = self.raw(base).reshape(-1).view(dtype.raw)
-        if 0 in shape:
-            return np.empty(shape, dtype.raw)
-        last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        require(last < flat.size, self.path, f"value {value} reaches outside the value that it is a view of")
-        byte_strides = [s * dtype.itemsize for s in strides]
-        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides, writeable=False))
+    def _without_bytes(self, value: int) -> TraceError:
+        reason = self.text(int(self.values.reason[value])) or "the keep policy"
+        return TraceError(f"{self.path}: no bytes were kept of value {value}: {reason}. Record again with --keep full.")
 
     def read(self, value: int) -> NDArray[Any]:
         """A value as numbers: native types as they are, narrower floats as float32. Loads all of it."""

@@ -131,6 +131,7 @@ def _value(fields: list[Any], text: Texts) -> tuple[ValueRow, tuple[int, int, in
         strides=None if row["strides"] < 0 else _dimensions(text(row["strides"])),
         base=row["base"],
         view=text(row["view"]),
+        patched=row["storage"] == Storage.PATCHED,
         version=row["version"],
         reason=text(row["reason"]),
         statistics=statistics,

@@ -73,6 +73,8 @@ class Storage(IntEnum):
     """Elements of the value `base`, as the column `view` says."""
     CHECKPOINT = 4
     """In a safetensors file, as the column `detail` says."""
+    PATCHED = 5
+    """The value `base`, written to where the column `view` says."""
 
 
 class Known(IntFlag):
@@ -208,7 +210,10 @@ class ValueRow(NamedTuple):
     """In elements, as the tensor lay in memory; None for row-major. Stored bytes are row-major."""
     base: int = ABSENT
     view: str | None = None
-    """JSON `{"offset": o, "strides": [...]}` in elements of the base's row-major bytes."""
+    """JSON `{"offset": o, "strides": [...]}`, in elements of this value's dtype, of the base's row-major bytes; of a patched value
+    a list of such, each with the `value` that was written there."""
+    patched: bool = False
+    """Whether this is `base` after a write, and not a view of it."""
     version: int = 0
     reason: str | None = None
     """Why no bytes were kept."""

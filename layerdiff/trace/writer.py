@@ -157,7 +157,7 @@ class TraceWriter:
         """
         storage, container, offset, nbytes, address = Storage.NONE, ABSENT, 0, 0, -1
         if row.view is not None:
-            storage = Storage.VIEW
+            storage = Storage.PATCHED if row.patched else Storage.VIEW
         elif data is not None:
             nbytes = data.nbytes
             if nbytes >= LARGE_VALUE_BYTES:

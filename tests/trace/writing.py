@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,4 +53,44 @@ def write_model(
     return writer.close()
 
 
-__all__ = ["ABSENT", "raw", "value_row", "write_model"]
+def write_derived(path: Path) -> tuple[Path, dict[int, NDArray[Any]]]:
+    """A trace with views and written versions of values, and what each of its values is, by row."""
+    writer = TraceWriter(path, meta={})
+    writer.begin_call(CallRow(CallKind.MODULE, "", root=writer.add_root("model", "Root")))
+    expected: dict[int, NDArray[Any]] = {}
+
+    def add(array: NDArray[Any]) -> int:
+        value = writer.add_value(value_row(array), raw(array))
+        expected[value] = array
+        return value
+
+    def derive(array: NDArray[Any], base: int, view: object, *, patched: bool) -> int:
+        row = ValueRow(str(array.dtype), array.shape, base=base, view=json.dumps(view), patched=patched)
+        value = writer.add_value(row, None)
+        expected[value] = array
+        return value
+
+    cache = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    base = add(cache)
+    derive(cache.transpose(2, 0, 1)[1:], base, {"offset": 1, "strides": [1, 12, 4]}, patched=False)
+    derive(cache.view(np.int16)[..., ::2], base, {"offset": 0, "strides": [24, 8, 2]}, patched=False)
+
+    rows, places = -np.arange(16, dtype=np.float32).reshape(2, 2, 4), np.array([2, -3])
+    part, index = add(rows), add(places)
+    second = cache.copy()
+    second[:, [2, 0]] = rows
+    patched = derive(second, base, [{"value": part, "offset": 0, "strides": [12, 4, 1], "dim": 1, "size": 3, "index": index}], patched=True)
+
+    half = add(np.array([[7], [9]], np.int16))
+    third = second.copy()
+    third.view(np.int16)[0, 1:, 5] = [7, 9]
+    third[1, 1, :] = rows[0, 1]
+    turned = derive(rows[0, 1], part, {"offset": 4, "strides": [1]}, patched=False)
+    patches = [{"value": half, "offset": 13, "strides": [8, 1]}, {"value": turned, "offset": 16, "strides": [1]}]
+    last = derive(third, patched, patches, patched=True)
+    derive(third[:, 1:], last, {"offset": 4, "strides": [12, 4, 1]}, patched=False)
+    derive(np.zeros((0, 3), np.float32), last, {"offset": 4, "strides": [12, 4]}, patched=False)
+    return writer.close(), expected
+
+
+__all__ = ["ABSENT", "raw", "value_row", "write_derived", "write_model"]

@@ -1,103 +1,46 @@
-"""`make evaluate`: the table of truth. Fault-free pairs, faults put in, every capture made anew, and many kills.
+"""`make evaluate`: the table of truth. Exits with 1 where something is not as it must be.
 
-make evaluate                     # everything, about ten minutes on two cores
-make evaluate ARGS="--seeds 3"    # more seeds
+make evaluate                                        # everything, which takes an hour or more
+make evaluate ARGS="--quick"                         # one of each, a few minutes
+python -m tests.evaluate --sections faults --kinds 'epsilon*' --models llama --dtypes bf16 --layers 0
+
+Sections: `kills` (killed writers), `captures` (made anew), `thresholds` (traces of modules alone), and with operators
+`faults` (one at a time), `two` in one model, `everywhere` (one in every layer), `harmless`.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import transformers
 
 from captures.__main__ import make, names
-from layerdiff import Recorder
 from layerdiff.compare import compare_traces
-from layerdiff.saved.comparison import Comparison
-from tests.evaluate.clean_pairs import clean_pairs
-from tests.evaluate.faults import faults
+from tests.evaluate import thresholds
 from tests.evaluate.kills import kills
-from tests.evaluate.models import MEDIUM, SMALL, build, inputs
+from tests.evaluate.operators import runs
+from tests.evaluate.operators.families import SIZES
+from tests.evaluate.operators.tables import misses, table, totals
+from tests.evaluate.operators.trial import DTYPES, Outcome
 from tests.test_captures import expected, found
 
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-
-
-def clean(folder: Path, seeds: int) -> list[str]:
-    """No fault-free pair has an origin, nor a notice that is a defect. Returns what went wrong."""
-    wrong: list[str] = []
-    pairs = 0
-    nearest: dict[str, float] = {}
-    for pair in clean_pairs(seeds=range(seeds)):
-        for path in folder.glob("*.h5*"):
-            path.unlink()
-        try:
-            pair.make(folder / "r.h5", folder / "t.h5")
-        except RuntimeError as error:  # an architecture that lacks a kernel for a dtype
-            print(f"  not run: {pair.name}: {error}", flush=True)
-            continue
-        comparison = compare_traces(folder / "r.h5", folder / "t.h5")
-        pairs += 1
-        _note_nearest(nearest, comparison)
-        if comparison.defect or comparison.origins:
-            said = [f"{o.site} {o.verdict.label}" for o in comparison.origins] + [n.statement for n in comparison.notices if n.defect]
-            wrong.append(f"{pair.name}: {'; '.join(said)}")
-    print(f"\n| fault-free pairs | with an origin or a defect |\n| ---: | ---: |\n| {pairs} | {len(wrong)} |\n")
-    print("| rule | nearest to its limit |\n| --- | ---: |")
-    for rule, ratio in sorted(nearest.items(), key=lambda item: -item[1]):
-        print(f"| {rule} | {ratio:.2f} |")
-    return wrong
-
-
-def _note_nearest(nearest: dict[str, float], comparison: Comparison) -> None:
-    sites = comparison.sites
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = sites["measured"] / sites["allowed"]
-    for rule, ratio in zip(sites["rule"].tolist(), ratios.tolist(), strict=True):
-        name = comparison.texts[rule]
-        if name and np.isfinite(ratio):
-            nearest[name] = max(ratio, nearest.get(name, 0.0))
-
-
-def faulty(folder: Path) -> list[str]:
-    """Where each fault is found. Float32 targets must show all of them, in their own place alone."""
-    wrong: list[str] = []
-    table: dict[tuple[str, str], list[int]] = {}
-    for size in (SMALL, MEDIUM):
-        given = inputs(size, 0)
-        _record(folder / "r.h5", build("llama", size, 0), given)
-        for layer in (0, 2):
-            for dtype, dtype_name in _DTYPES.items():
-                for fault in faults():
-                    model: Any = build("llama", size, 0)
-                    with torch.no_grad():
-                        sites = fault.put(model, layer)
-                    _record(folder / "t.h5", model.to(dtype), given)
-                    comparison = compare_traces(folder / "r.h5", folder / "t.h5")
-                    origins = [origin.site for origin in comparison.origins]
-                    hit = any(site in origins for site in sites) or any(n.kind == fault.notice for n in comparison.notices)
-                    extra = [site for site in origins if site not in sites]
-                    counts = table.setdefault((fault.name, dtype_name), [0, 0, 0])
-                    counts[0] += 1
-                    counts[1] += hit
-                    counts[2] += len(extra)
-                    if extra or (not hit and dtype == torch.float32):
-                        wrong.append(f"{fault.name}, layer {layer}, {size}, {dtype_name}: found {origins}, expected {sites}")
-    print("\n| fault | target | trials | found | origins elsewhere |\n| --- | --- | ---: | ---: | ---: |")
-    for (name, dtype_name), (trials, hits, extra_count) in table.items():
-        print(f"| {name} | {dtype_name} | {trials} | {hits} | {extra_count} |")
-    return wrong
-
-
-def _record(path: Path, model: torch.nn.Module, given: dict[str, Any]) -> None:
-    with Recorder(path, model), torch.no_grad():
-        model(**given)
+_TRIALS: dict[str, Callable[[Path, runs.Choice], Iterator[Outcome]]] = {
+    "faults": runs.single,
+    "two": runs.two,
+    "everywhere": runs.everywhere,
+    "harmless": runs.harmless,
+}
+SECTIONS = ("kills", "captures", "thresholds", *_TRIALS)
+_QUICK = {"sizes": ("tiny",), "seeds": (0,), "layers": (-1,)}
 
 
 def remade(folder: Path) -> list[str]:
@@ -106,28 +49,85 @@ def remade(folder: Path) -> list[str]:
     for name in names():
         made = make(name, folder)
         seen = found(compare_traces(made / "reference.h5", made / "target.h5"))
-        print(f"| capture {name} | {'as expected' if seen == expected(name) else 'DIFFERENT'} |")
+        print(f"| capture {name} | {'as expected' if seen == expected(name) else 'DIFFERENT'} |", flush=True)
         if seen != expected(name):
             wrong.append(f"capture {name}: {seen}")
     return wrong
 
 
+def killed(folder: Path, count: int) -> None:
+    """Writers killed at any moment. Raises AssertionError where something is not back."""
+    good, values = kills(folder, count)
+    print("| kill -9 while writing | everything journaled back | values |\n| ---: | ---: | ---: |")
+    print(f"| {count} | {good} | {values} |\n", flush=True)
+
+
+def trials(folder: Path, sections: list[str], choice: runs.Choice) -> tuple[list[str], bool]:
+    """Faults and variations on traces with operators: what is wrong, and whether the goals are met."""
+    done: dict[str, list[Outcome]] = {}
+    for section in sections:
+        done[section] = []
+        for outcome in _TRIALS[section](folder, choice):
+            done[section].append(outcome)
+            if sys.stderr.isatty():
+                print(f"\r{section}: {len(done[section])} {outcome.row[:60]:60}", end="", file=sys.stderr, flush=True)
+        print(f"\n## {section}\n", *table(done[section]), sep="\n", flush=True)
+    faulty = [outcome for section in sections if section != "harmless" for outcome in done[section]]
+    lines, good = totals(faulty, done.get("harmless", []))
+    print("\n## Goals\n", *lines, sep="\n")
+    return [line for section in sections for line in misses(done[section])], good
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _words(known: dict[str, object] | tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def words(text: str) -> tuple[str, ...]:
+        chosen = tuple(part.strip() for part in text.split(","))
+        unknown = [word for word in chosen if word not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(known)}")
+        return chosen
+
+    return words
+
+
 def main(arguments: list[str]) -> int:
     """Print everything; 1 where something is not as it must be."""
-    parser = argparse.ArgumentParser(prog="make evaluate")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser = argparse.ArgumentParser(prog="make evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", type=_words(SECTIONS), default=SECTIONS, help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--kinds", help="globs of faults and variations, separated by commas")
+    parser.add_argument("--models", help="globs of models")
+    parser.add_argument("--dtypes", type=_words(dict(DTYPES)), help="of the target: fp32, bf16")
+    parser.add_argument("--seeds", type=_numbers, help="such as 0,1")
+    parser.add_argument("--sizes", type=_words(dict(SIZES)), help=f"of {', '.join(SIZES)}")
+    parser.add_argument("--layers", type=_numbers, help="such as 0,-1")
+    parser.add_argument("--quick", action="store_true", help="one size, seed and layer")
     parser.add_argument("--kills", type=int, default=100)
     chosen = parser.parse_args(arguments)
+    given = {name: getattr(chosen, name) for name in ("kinds", "models", "dtypes", "seeds", "sizes", "layers")}
+    choice = runs.Choice(**({**_QUICK} if chosen.quick else {}) | {name: value for name, value in given.items() if value is not None})
     warnings.simplefilter("ignore")
+    transformers.utils.logging.set_verbosity(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()
+    wrong: list[str] = []
+    good = True
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        good, values = kills(folder, chosen.kills)
-        print("| kill -9 while writing | everything journaled back | values |\n| ---: | ---: | ---: |")
-        print(f"| {chosen.kills} | {good} | {values} |\n")
-        wrong = remade(folder) + faulty(folder) + clean(folder, chosen.seeds)
+        if "kills" in chosen.sections:
+            killed(folder, 10 if chosen.quick else chosen.kills)
+        if "captures" in chosen.sections:
+            wrong += remade(folder)
+        if "thresholds" in chosen.sections:
+            wrong += thresholds.faulty(folder) + thresholds.clean(folder, 1 if given["seeds"] is None else len(given["seeds"]))
+        sections = [section for section in _TRIALS if section in chosen.sections]
+        if sections:
+            more, good = trials(folder, sections, choice)
+            wrong += more
     for line in wrong:
-        print(f"WRONG {line}")
-    return 1 if wrong else 0
+        print(line if line.startswith((" ", "WRONG")) else f"WRONG {line}")
+    return 0 if good and not any(not line.startswith((" ", "WRONG (operator)")) for line in wrong) else 1
 
 
 if __name__ == "__main__":

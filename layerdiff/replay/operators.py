@@ -1,0 +1,142 @@
+"""`run64`: one recorded ATen call run again, in float64 and with nothing of the process it runs in.
+
+The order is what makes it safe with a stranger's trace: the name is found on the list of allowed operators before torch is
+asked for it, the arguments are checked against the schema before they are handed on, and the size of the result is known
+before the call is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from layerdiff.replay.allowed import UNWRITTEN, VIEWS, OperatorName, is_random, parse, require_allowed
+from layerdiff.replay.casts import as_tensor, is_cast, is_narrower, prepared, widened
+from layerdiff.replay.discrete import is_discrete, is_item
+from layerdiff.replay.fused import FORMULAS, bound
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.replay.sizes import first_line, require_room, require_within, tensors_of
+from layerdiff.trace.arguments import Arguments
+
+__all__ = ["ELEMENT_LIMIT", "CannotReplay", "is_cast", "is_discrete", "is_item", "is_random", "run64"]
+
+ELEMENT_LIMIT: Final = 1 << 31
+"""Elements of one result, 16 GiB of float64."""
+
+
+def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), limit: int = ELEMENT_LIMIT) -> tuple[Tensor, ...]:
+    """The results of the operator `name` (`aten.addmm.default`) on `args`, one tensor a result.
+
+    Tensors of `args` are on the host: float64 for every float dtype, complex128, whole numbers and booleans as they are. Float
+    casts are left out: a float dtype among the arguments means float64. An operator that writes in place writes to the tensors
+    given. Lists of results are laid out in order. A result that is a number is a tensor without dimensions; one that only the
+    kernel can define has no elements; memory that nobody has written yet is nan (0 in whole numbers).
+
+    `trust` names further namespaces whose operators may run; `limit` is in elements of one result.
+
+    Raises CannotReplay, with a reason of one line, for everything that is not run or that fails.
+    """
+    operator = parse(name)
+    require_allowed(operator, trust)
+    overload = _found(operator)
+    schema = overload._schema
+    with _alone():
+        positional, named = prepared(schema, args)
+        written = [thing for thing in tensors_of([*positional, *named.values()]) if thing.is_inference()]
+        if written and (operator.in_place or "out" in named or operator.overload.endswith("out")):
+            with torch.inference_mode():
+                return _run(operator, overload, schema, positional, named, limit)
+        return _run(operator, overload, schema, positional, named, limit)
+
+
+def _run(
+    operator: OperatorName, overload: Any, schema: Any, positional: list[Any], named: dict[str, Any], limit: int
+) -> tuple[Tensor, ...]:
+    formula = (
+        (FORMULAS.get(operator.base) or FORMULAS.get(f"{operator.base}.{operator.overload}")) if operator.namespace == "aten" else None
+    )
+    try:
+        if formula is not None:
+            given = bound(schema, positional, named)
+            if "out" in given:
+                raise CannotReplay("it writes to a tensor that was handed in, which its formula does not")
+            for tensor in tensors_of(given.values()):
+                require_within(tensor.numel(), limit)
+            require_within(formula.elements(given), limit)
+            made = formula.run(given)
+        else:
+            _require_defined(operator, positional, named)
+            require_room(operator, overload, positional, named, limit, known=operator.namespace == "aten")
+            made = overload(*positional, **named)
+            if is_narrower(made):
+                positional, named = widened(schema, positional, named)
+                made = overload(*positional, **named)
+    except CannotReplay as refusal:
+        raise CannotReplay(f"{'.'.join(operator)}: {refusal.reason}") from None
+    except Exception as error:  # whatever an operator says about its operands
+        raise CannotReplay(f"{'.'.join(operator)} failed: {first_line(error)}") from None
+    results = _results(schema, made)
+    if is_narrower(list(results)):
+        raise CannotReplay(f"{'.'.join(operator)} computes in torch's default dtype, and has no form in float64")
+    if operator.function in VIEWS or operator.namespace != "aten":
+        for result in results:
+            require_within(result.numel(), limit)
+    if operator.function in UNWRITTEN:
+        for result in results:
+            result.fill_(torch.nan if result.is_floating_point() or result.is_complex() else 0)
+    return results
+
+
+def _results(schema: Any, made: Any) -> tuple[Tensor, ...]:
+    if not schema.returns:
+        return ()
+    flat: list[Tensor] = []
+    for result in made if isinstance(made, (list, tuple)) else [made]:
+        if isinstance(result, (list, tuple)):
+            flat += [as_tensor(item) for item in result]
+        else:
+            flat.append(as_tensor(result))
+    return tuple(flat)
+
+
+def _found(operator: OperatorName) -> Any:
+    """The overload, where this torch has it."""
+    qualified = f"{operator.namespace}::{operator.base}"
+    overload = "" if operator.overload == "default" else operator.overload
+    try:
+        known = {schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(qualified)}
+        if overload not in known:
+            raise CannotReplay(f"this machine lacks the operator {'.'.join(operator)} (torch {torch.__version__})")
+        return getattr(getattr(getattr(torch.ops, operator.namespace), operator.base), operator.overload)
+    except (AttributeError, RuntimeError) as error:
+        raise CannotReplay(f"this machine lacks the operator {'.'.join(operator)}: {first_line(error)}") from None
+
+
+def _require_defined(operator: OperatorName, positional: list[Any], named: dict[str, Any]) -> None:
+    """Refuses calls whose meaning is in the recorded dtype, or in the device's kernel."""
+    tensors = list(tensors_of(positional))
+    if operator.base in ("view", "view_copy") and operator.overload == "dtype":
+        wanted = positional[1] if len(positional) > 1 else named.get("dtype")
+        if torch.float64 in (wanted, tensors[0].dtype) or torch.complex128 in (wanted, tensors[0].dtype):
+            raise CannotReplay("it reads the bits of floats as another type, which only the recorded dtype has")
+    if operator.function == "nan_to_num" and len(positional) < 4 and tensors and bool(tensors[0].isinf().any()):
+        raise CannotReplay("what it puts for infinity is the largest number of the recorded dtype, which is not among its arguments")
+    if operator.function == "_addmm_activation" and (named.get("use_gelu") or (len(positional) > 5 and positional[5])):
+        raise CannotReplay("which approximation of gelu it adds depends on the device")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Without gradients, autocast and modes of whoever is around: settings of this thread, put back afterwards."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from layerdiff import Recorder
 HOME = Path(__file__).parent
 
 
-def record(path: Path, model: nn.Module, /, **inputs: Any) -> None:
-    """One forward of `model`, recorded to `path`."""
+def record(
+    path: Path, model: nn.Module, /, *, operators: bool = False, kernel: AbstractContextManager[Any] | None = None, **inputs: Any
+) -> None:
+    """One forward of `model`, recorded to `path`; `kernel` lies below the recorder and changes what operators return."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Recorder(path, model), torch.no_grad():
+    with kernel or nullcontext(), Recorder(path, model, operators=operators), torch.no_grad():
         model(**inputs)

@@ -100,8 +100,9 @@ def use(attn: Attn, steps: Steps) -> None:
         return
 
     def forward(
-        hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, cache: Any = None, **_: Any
+        hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Any = None, cache: Any = None, **others: Any
     ) -> tuple[Tensor, None]:
+        cache = others.get("past_key_values") if cache is None else cache  # its name in older versions
         return steps.run(attn, hidden_states, position_embeddings, attention_mask, cache), None
 
     attn.forward = forward

@@ -42,7 +42,6 @@ SUB = ("aten.sub.Tensor", "aten.rsub.Scalar")
 MUL = ("aten.mul.Tensor", "aten.mul_.Tensor", "aten.mul.Scalar")
 DIV = ("aten.div.Tensor", "aten.div_.Tensor")
 MATMUL = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.linear.default", "aten.matmul.default")
-PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default")
 SOFTMAX = ("aten._softmax.default", "aten.softmax.int")
 CAST = ("aten._to_copy.default",)
 VIEWS = (

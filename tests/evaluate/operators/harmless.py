@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from captures.kernels import PRODUCTS, Kernel, product
 from tests.evaluate.operators.attention import Attn, Steps, use
 from tests.evaluate.operators.families import Place
-from tests.evaluate.operators.fault import PRODUCTS
 from tests.evaluate.operators.faults_of_weights import integers
-from tests.evaluate.operators.kernels import Kernel, product
 from tests.evaluate.operators.routing import Loop, loop
 
 Put = Callable[[Place], bool]
@@ -347,6 +346,3 @@ def variations() -> Iterator[Harmless]:
     yield Harmless("kernel: split of K bf16", _kernel("down", _split), dtype=half)
     yield Harmless("kernel: rows one by one", _kernel("up", _rows_apart))
     yield Harmless("kernel: scores in another order", _kernel("attention", _shuffled, call=0))
-
-
-__all__ = ["Harmless", "variations"]

@@ -1,4 +1,4 @@
-"""Kernels that compute wrongly: their result is changed below the recorder, which sees only what they returned."""
+"""Faults in kernels, put below the recorder."""
 
 from __future__ import annotations
 
@@ -7,63 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from captures.kernels import PRODUCTS, Change, Kernel, Result, bf16_partial_sums, product, split_dropped
 from tests.evaluate.operators.families import Place
-from tests.evaluate.operators.fault import ADD, MUL, PRODUCTS, SOFTMAX, Expected, Fault
-
-Result = Any
-Change = Callable[[Any, tuple[Any, ...], dict[str, Any], Result], Result]
-"""What a call really returns: of the operator, its arguments, and the right result."""
-
-
-class Kernel(TorchDispatchMode):
-    """Changes what operators of some names return inside one module, and not inside its children.
-
-    Entered before the recorder is, so it lies below it. `call` chooses one call of each forward, None all.
-    """
-
-    def __init__(self, module: torch.nn.Module, names: tuple[str, ...], change: Change, *, call: int | None = None) -> None:
-        super().__init__()
-        self.names, self.change, self.call = names, change, call
-        self._inside: list[bool] = []
-        self._count = 0
-        inner = set(module.modules()) - {module}
-        for part in module.modules():
-            self._watch(part, part not in inner)
-
-    def _watch(self, module: torch.nn.Module, chosen: bool) -> None:
-        forward = module.forward
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._inside.append(chosen)
-            if chosen:
-                self._count = 0
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self._inside.pop()
-
-        module.forward = watched
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not (self._inside and self._inside[-1] and str(func) in self.names):
-            return result
-        number, self._count = self._count, self._count + 1
-        if self.call is not None and number != self.call:
-            return result
-        changed = self.change(func, args, kwargs or {}, result)
-        # Into the memory that the right kernel wrote, so that layout and aliasing stay as they were.
-        for wrong, right in zip(_tensors(changed), _tensors(result), strict=True):
-            if wrong is not right:
-                with torch.autograd._unsafe_preserve_version_counter(right):
-                    right.copy_(wrong)
-        return result
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    return [result] if isinstance(result, Tensor) else [part for part in result if isinstance(part, Tensor)]
+from tests.evaluate.operators.fault import ADD, MUL, SOFTMAX, Expected, Fault
 
 
 def _on_first(change: Callable[[Tensor], Tensor]) -> Change:
@@ -75,27 +22,6 @@ def _on_first(change: Callable[[Tensor], Tensor]) -> Change:
         return (change(result[0].clone()), *result[1:])
 
     return changed
-
-
-def product(change: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """A product computed anew from its operands, in float64 but for what `change` does; a bias is added after."""
-
-    def changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Tensor:
-        bias, a, b = args if str(func) == "aten.addmm.default" else (None, *args[:2])
-        y = change(a.double(), b.double())
-        return (y if bias is None else y + bias.double()).to(result.dtype)
-
-    return changed
-
-
-def _split_dropped(a: Tensor, b: Tensor) -> Tensor:
-    kept = a.shape[-1] * 3 // 4
-    return a[..., :kept] @ b[..., :kept, :]
-
-
-def _bf16_partials(a: Tensor, b: Tensor) -> Tensor:
-    pieces = zip(a.chunk(4, -1), b.chunk(4, -2), strict=True)
-    return sum(((x @ y).bfloat16().double() for x, y in pieces), torch.zeros(()))  # type: ignore[return-value]
 
 
 def _bf16_accumulator(a: Tensor, b: Tensor) -> Tensor:
@@ -226,10 +152,10 @@ _ACT = ("aten.silu.default", "aten.gelu.default")
 
 def faults() -> Iterator[Fault]:
     """Every fault of a kernel."""
-    yield Fault("kernel: split of K dropped", kernel("down", PRODUCTS, product(_split_dropped)))
+    yield Fault("kernel: split of K dropped", kernel("down", PRODUCTS, product(split_dropped)))
     yield Fault("kernel: last of K lost", kernel("up", PRODUCTS, product(_tail_of_k_lost)))
     yield Fault("kernel: last of K twice", kernel("v", PRODUCTS, product(_one_column_of_k_twice)))
-    yield Fault("kernel: bf16 partial sums", kernel("down", PRODUCTS, product(_bf16_partials)))
+    yield Fault("kernel: bf16 partial sums", kernel("down", PRODUCTS, product(bf16_partial_sums)))
     yield Fault("kernel: bf16 accumulator", kernel("o", PRODUCTS, product(_bf16_accumulator)))
     yield Fault("kernel: tf32 operands", kernel("q", PRODUCTS, product(lambda a, b: tf32(a) @ tf32(b))), survives_bf16=False)
     yield Fault("kernel: result rounded to bf16", kernel("up", PRODUCTS, _on_first(_rounded)), survives_bf16=False)
@@ -244,7 +170,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("kernel: rows shifted", kernel("up", PRODUCTS, _on_first(_rows_shifted)))
     yield Fault("kernel: NaN in a row", kernel("o", PRODUCTS, _on_first(_nan_row)))
     yield Fault("kernel: memory not written", kernel("down", PRODUCTS, _on_first(_unwritten)))
-    yield Fault("kernel: scores, one split of K dropped", kernel("attention", _BMM, product(_split_dropped), call=0))
+    yield Fault("kernel: scores, one split of K dropped", kernel("attention", _BMM, product(split_dropped), call=0))
     yield Fault("kernel: mixing, stale tile", kernel("attention", _BMM, _on_first(_tile(None)), call=1))
     yield Fault("kernel: mixing in bf16 sums", kernel("attention", _BMM, product(_bf16_accumulator), call=1), families=("llama", "mini"))
     yield Fault("kernel: softmax not normalised", kernel("attention", SOFTMAX, _on_first(_not_summed_to_one)))
@@ -273,4 +199,4 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault("kernel: logits, one row", kernel("head", PRODUCTS, _on_first(_last_row_of_the_one_before)))
     yield Fault("kernel: router scores of half the experts", kernel("router", SOFTMAX, _on_first(_first_half_scaled)))
-    yield Fault("kernel: experts, one split of K dropped", kernel("experts", PRODUCTS, product(_split_dropped), call=0))
+    yield Fault("kernel: experts, one split of K dropped", kernel("experts", PRODUCTS, product(split_dropped), call=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -41,12 +42,13 @@ def decode(model: Any, family: Family, size: Size, seed: int) -> Tensor:
     """A prefill, then tokens one at a time against the cache."""
     ids, outs = _ids(size, seed), []
     cache = model.new_cache(size.batch) if family.own else None
+    named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"  # by version of transformers
     pieces = [ids[:, :-STEPS], *ids[:, -STEPS:].split(1, dim=1)]
     for piece in pieces:
         if family.own:
             outs.append(model(input_ids=piece, cache=cache))
         else:
-            out = model(input_ids=piece, cache=cache, use_cache=True)
+            out = model(input_ids=piece, use_cache=True, **{named: cache})
             cache = out.past_key_values
             outs.append(out.logits)
     return torch.cat(outs, 1)

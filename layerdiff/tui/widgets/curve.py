@@ -7,8 +7,9 @@ reads without colour too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from rich.segment import Segment
@@ -27,6 +28,19 @@ from layerdiff.tui.widgets.lines import LinesView
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _LABELS: Final = 6
 """Cells of the axis labels on the left."""
+
+
+class _Column(NamedTuple):
+    """One column of bars."""
+
+    bar: int
+    """Height in eighths of a cell."""
+    allowed: int
+    """Likewise."""
+    difference: float
+    broken: bool
+    origin: bool
+    pending: bool
 
 
 class CurveView(LinesView):
@@ -50,7 +64,10 @@ class CurveView(LinesView):
         self._mark: tuple[int, int, int] | None = None
         self._made: tuple[int, int, int] | None = None
         self._drawn: tuple[object, ...] | None = None
+        self._columns: list[_Column] = []
         self._strips: list[Strip] = []
+        self._axis_cells: list[tuple[str, Style]] = []
+        self._axis_strip = Strip.blank(0)
         self._version = 0
         self._steps = 1
 
@@ -80,7 +97,7 @@ class CurveView(LinesView):
         step = int(rows.comparison.sites["step"][self._row])
         made = (step, self._plot, self._version)
         if self._curve is None or self._made != made:
-            self._curve, self._made = curve(rows, step=step, buckets=self._plot), made
+            self._curve, self._made, self._mark = curve(rows, step=step, buckets=self._plot), made, None
             self._steps = len(rows.comparison.alignment.steps)
         return self._curve
 
@@ -97,12 +114,21 @@ class CurveView(LinesView):
             return self._legend(drawn)
         if drawn is None:
             return super().render_line(y)
-        if y == height - 1:
-            return self._axis(drawn)
         state = (id(drawn), height, self._plot, self.palette.name)
         if state != self._drawn:
-            self._drawn, self._strips = state, [self._strip(cells) for cells in self._drawing(drawn, height - 2)]
+            self._drawn, self._columns = state, _columns(drawn, height - 2)
+            self._strips = [self._strip(cells) for cells in self._drawing(drawn, height - 2)]
+            self._axis_cells = self._axis(drawn)
+            self._axis_strip = self._strip([Segment(*cell) for cell in self._axis_cells])
+        if y == height - 1:
+            return self._marked_axis(drawn)
         return self._marked(drawn, y - 1, height - 2)
+
+    def _reach(self, drawn: Curve) -> tuple[int, int]:
+        """The first and the last marked column."""
+        if self._mark is None:
+            self._mark = (drawn.step, *drawn.reach(self._row, self._last))
+        return self._mark[1:]
 
     def _legend(self, drawn: Curve | None) -> Strip:
         palette, ground, width = self.palette, self.ground, self.size.width
@@ -140,10 +166,10 @@ class CurveView(LinesView):
 
     def _marked(self, drawn: Curve, level: int, levels: int) -> Strip:
         """A line of the drawing, with the cursor where it is one column."""
-        low, high = drawn.reach(self._row, self._last)
-        if high - low > 1 or not 0 <= high < len(drawn.difference):
+        low, high = self._reach(drawn)
+        if high - low > 1 or not 0 <= high < len(self._columns):
             return self._strips[level]
-        cell = self._cells(drawn, range(high, high + 1), level, levels, self.palette.cursor, cursor=True)
+        cell = self._cells(self._columns[high : high + 1], level, levels, self.palette.cursor, cursor=True)
         whole, at = self._strips[level], _LABELS + 1 + high
         return Strip.join([whole.crop(0, at), Strip(cell, 1), whole.crop(at + 1)])
 
@@ -156,25 +182,18 @@ class CurveView(LinesView):
                 Segment(f"{label:>{_LABELS}}", tone_style(self.palette, Tone.DIM, self.ground)),
                 Segment("┤" if label else "│", tone_style(self.palette, Tone.FAINT, self.ground)),
             ]
-            made.append(head + self._cells(drawn, range(len(drawn.difference)), level, levels, self.ground, cursor=False))
+            made.append(head + self._cells(self._columns, level, levels, self.ground, cursor=False))
         return made
 
-    def _cells(self, drawn: Curve, buckets: range, level: int, levels: int, ground: str, *, cursor: bool) -> list[Segment]:
+    def _cells(self, columns: Sequence[_Column], level: int, levels: int, ground: str, *, cursor: bool) -> list[Segment]:
         """Some cells of one line. A cell is eight eighths high; heights are in eighths from the axis."""
-        palette, part_of = self.palette, slice(buckets.start, buckets.stop)
-        floor, full = (levels - 1 - level) * 8, levels * 8
-        bars = drawn.heights(drawn.difference[part_of], full)
-        allowances = drawn.heights(drawn.allowed[part_of], full)
-        flags = zip(
-            bars.tolist(), allowances.tolist(), drawn.difference[part_of].tolist(), drawn.broken[part_of].tolist(),
-            drawn.origin[part_of].tolist(), drawn.pending[part_of].tolist(), strict=True,
-        )  # fmt: skip
+        palette, floor = self.palette, (levels - 1 - level) * 8
         within, explained = color_style(palette.within, ground), color_style(palette.explained, ground)
         broken, line = Segment("▒", tone_style(palette, Tone.BROKEN, ground)), Segment("╌", tone_style(palette, Tone.FAINT, ground))
         same, waiting = Segment("▁", tone_style(palette, Tone.FAINT, ground)), Segment("·", tone_style(palette, Tone.UNKNOWN, ground))
         blank = Segment("│" if cursor else " ", tone_style(palette, Tone.ACCENT, ground))
         cells = []
-        for bar, allowed, value, is_broken, is_origin, is_pending in flags:
+        for bar, allowed, value, is_broken, is_origin, is_pending in columns:
             here, part = min(8, bar - floor), min(8, max(0, allowed - floor)) if allowed else 8
             if is_broken:
                 cells.append(broken)
@@ -196,7 +215,8 @@ class CurveView(LinesView):
                     cells.append(Segment(_EIGHTHS[part], color_style(palette.explained, over)))
         return cells
 
-    def _axis(self, drawn: Curve) -> Strip:
+    def _axis(self, drawn: Curve) -> list[tuple[str, Style]]:
+        """The corner, then a cell a column: labels and origins."""
         palette, ground, width = self.palette, self.ground, self._plot
         faint, dim = tone_style(palette, Tone.FAINT, ground), tone_style(palette, Tone.DIM, ground)
         cells: list[tuple[str, Style]] = [("─", faint)] * width
@@ -205,12 +225,25 @@ class CurveView(LinesView):
                 cells[at : at + len(label)] = [(character, dim) for character in label]
         for b in np.flatnonzero(drawn.origin).tolist():
             cells[b] = ("▲", tone_style(palette, Tone.FAULT, ground))
-        low, high = drawn.reach(self._row, self._last)
-        for b in range(max(0, low if high - low > 1 else high), min(high + 1, width)):
-            glyph = cells[b][0] if cells[b][0] != "─" else "━" if high - low > 1 else "┴"
-            cells[b] = (glyph, tone_style(palette, Tone.FAULT if glyph == "▲" else Tone.ACCENT, palette.cursor))
-        segments = [Segment(" " * _LABELS + "└", faint), *(Segment(*cell) for cell in cells)]
-        return Strip(segments).simplify().adjust_cell_length(self.size.width, color_style(None, ground))
+        return [(" " * _LABELS + "└", faint), *cells]
+
+    def _marked_axis(self, drawn: Curve) -> Strip:
+        palette, whole = self.palette, self._axis_strip
+        low, high = self._reach(drawn)
+        first, end = max(0, low if high - low > 1 else high), min(high + 1, self._plot)
+        marked = []
+        for glyph, _ in self._axis_cells[1 + first : 1 + end]:
+            shown = glyph if glyph != "─" else "━" if high - low > 1 else "┴"
+            marked.append(Segment(shown, tone_style(palette, Tone.FAULT if shown == "▲" else Tone.ACCENT, palette.cursor)))
+        at = _LABELS + 1
+        return Strip.join([whole.crop(0, at + first), Strip(marked, len(marked)).simplify(), whole.crop(at + first + len(marked))])
+
+
+def _columns(drawn: Curve, levels: int) -> list[_Column]:
+    """Every column of a drawing `levels` cells high."""
+    bars, allowances = drawn.heights(drawn.difference, levels * 8), drawn.heights(drawn.allowed, levels * 8)
+    flags = (array.tolist() for array in (bars, allowances, drawn.difference, drawn.broken, drawn.origin, drawn.pending))
+    return [_Column(*column) for column in zip(*flags, strict=True)]
 
 
 def _spaced(ticks: tuple[tuple[int, str], ...], width: int) -> list[tuple[int, str]]:

@@ -86,7 +86,7 @@ def _measured(measured: float | None, allowed: float | None, rule: str, width: i
 
 def _fold(rows: Rows, index: int, width: int) -> list[Line]:
     members = np.array(rows.members(index))
-    name = shorten(rows.names.fold(int(members[0]), int(members[-1])), width - 30, at="middle")
+    name = shorten(rows.fold_name(index), width - 30, at="middle")
     shown = mark(rows.verdict(index))
     lines = [
         line((name, Tone.TITLE), (f"  {count(len(members))} alike, folded: enter shows each", Tone.DIM)),

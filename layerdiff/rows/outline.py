@@ -2,7 +2,7 @@
 
 Works only on families (the children of one call) that are open, so that a key costs what is on view and
 not what was recorded. Three or more neighbours of one class, one name but for its numbers, and one
-harmless verdict are one line until somebody opens it.
+harmless verdict are one line until somebody opens it; so are three or more harmless operator calls among modules.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SHORTEST_RUN: Final = 3
 _NEVER: Final = -1
 _PARTLY: Final = 100
 """Added to the class where something inside is not comparable: such siblings do not hide among whole ones."""
+_OPERATORS: Final = 1000
+"""Added to the class of operators: they never share a line with modules."""
 _FOLDABLE: Final = np.full(256, _NEVER, np.int64)
 for _code, _class in {
     Verdict.IDENTICAL: 0,
@@ -205,12 +207,16 @@ class Outline:
         harmless[seen.origins_upto[self._tree.end[family]] > seen.origins_upto[family]] = _NEVER
         partly = seen.incomparable_upto[self._tree.end[family]] > seen.incomparable_upto[family]
         harmless[partly & (harmless != _NEVER) & (seen.own[family] != Verdict.NOT_COMPARABLE)] += _PARTLY
-        harmless[self._kind[rows] != CallKind.MODULE] = _NEVER
+        operators = self._kind[rows] != CallKind.MODULE
+        # Operators fold whatever they are called; where a family is nothing but harmless ones, whoever opened it wants to see them.
+        runs = operators & (harmless >= 0) & bool((harmless < 0).any() or not operators.all())
+        alike = np.where(harmless < _FOLDABLE[Verdict.NOT_COMPARABLE], 0, harmless) + _OPERATORS
+        harmless = np.where(operators, np.where(runs, alike, _NEVER), harmless)
         same = np.zeros(len(family), np.bool_)
         if len(family):
             types, said = self._type[rows], np.where(harmless == _FOLDABLE[Verdict.NOT_COMPARABLE], seen.statement[family], -1)
             same[1:] = (harmless[1:] != _NEVER) & (harmless[1:] == harmless[:-1]) & (types[1:] == types[:-1]) & (said[1:] == said[:-1])
-        for i in np.flatnonzero(same).tolist():
+        for i in np.flatnonzero(same & ~operators).tolist():
             same[i] = self._names.template(int(family[i])) == self._names.template(int(family[i - 1]))
         self._alike[above] = same
         return same

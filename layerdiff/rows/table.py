@@ -23,6 +23,7 @@ from layerdiff.rows.outline import Lines, Outline
 from layerdiff.rows.tones import Line, Segment, Tone, mark
 from layerdiff.rows.tree import tree_of
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind
 
 _INDENT: Final = 2
 _DEEPEST_INDENT: Final = 12
@@ -268,7 +269,7 @@ class Rows:
     def _site_cell(self, index: int, first: int, last: int, members: int, cells: int, *, bold: bool, noted: bool) -> list[Segment]:
         indent = min(self._indent(first), cells // 3)
         arrow = self._arrow(index)
-        name = self.names.full(first) if self.flat else self.names.fold(first, last) if members > 1 else self.names.short(first)
+        name = self.names.full(first) if self.flat else self.fold_name(index) if members > 1 else self.names.short(first)
         room = cells - indent - len(arrow)
         text = shorten(name, room, at="middle")
         tone = Tone.STRONG if bold or noted else Tone.DIM if members > 1 else Tone.PLAIN
@@ -279,6 +280,21 @@ class Rows:
             made.append(Segment(f"  {kind}", Tone.FAINT))
             left -= 2 + cell_width(kind)
         return [*made, Segment(" " * left)]
+
+    def fold_name(self, index: int) -> str:
+        """The name of a run of siblings: `layers.4..31`, `6 operator calls`."""
+        first, last, members = (int(column[index]) for column in self._lines)
+        operators = self.comparison.sites["kind"][self.tree.row[first]] != CallKind.MODULE
+        return amount(members, "operator call") if operators else self.names.fold(first, last)
+
+    def _kinds_of(self, first: int, last: int) -> str:
+        """Which operators a run holds: `pow, mean, rsqrt, mul`; empty for modules."""
+        rows = self.tree.row[self.tree.child_slice(first, last)]
+        if self.comparison.sites["kind"][rows[0]] == CallKind.MODULE:
+            return ""
+        found = dict.fromkeys(self.comparison.sites["operator"][rows[:200]].tolist())
+        names = dict.fromkeys((self.comparison.texts[text] or "").removeprefix("aten.").split(".")[0] for text in found)
+        return visible(", ".join(name for name in names if name))
 
     def _difference(self, first: int, last: int, members: int) -> str:
         if members > 1:
@@ -294,7 +310,7 @@ class Rows:
 
     def _finding(self, first: int, last: int, members: int, inside: int) -> tuple[str, Tone]:
         if members > 1:
-            return f"{count(members)} folded", Tone.FAINT
+            return self._kinds_of(first, last) or f"{count(members)} folded", Tone.FAINT
         origin = self.seen.origin_at.get(first)
         if origin is not None:
             more = f" (+{inside - 1} inside)" if inside > 1 else ""

@@ -1,4 +1,4 @@
-"""Everything a user can do on the layers screen, once: keys, footer, help and command palette all read this."""
+"""Everything a user can do on each screen, once: keys, footer, help and command palette all read this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Action(NamedTuple):
     keys: str
     """As textual names them, separated by commas."""
     name: str
-    """The method `action_<name>` of the layers screen."""
+    """The method `action_<name>` of the screen; arguments as textual writes them."""
     key: str
     """As a person reads it."""
     short: str
@@ -23,7 +23,7 @@ ACTIONS: Final = (
     Action("n", "next_origin", "n", "next origin", "Go to the next origin"),
     Action("N,p", "previous_origin", "N p", "", "Go to the origin before"),
     Action("f", "first_origin", "f", "first", "Go to the first origin"),
-    Action("enter", "open", "enter", "open", "Unfold, or show all that is known of a site"),
+    Action("enter", "open", "enter", "open", "Unfold; where nothing unfolds, the operator calls inside, or the values"),
     Action("right,l", "unfold", "→ l", "", "Unfold, or go to the first call inside"),
     Action("left,h", "fold", "← h", "", "Fold, or go to the enclosing call"),
     Action("space", "fold_or_unfold", "space", "", "Fold or unfold"),
@@ -34,14 +34,49 @@ ACTIONS: Final = (
     Action("o", "only_origins", "o", "only origins", "List origins only, or all sites again"),
     Action("right_square_bracket", "next_call", "]", "", "The same site in the next step or call"),
     Action("left_square_bracket", "previous_call", "[", "", "The same site in the step or call before"),
-    Action("v", "details", "v", "", "All that is known of the selected site"),
+    Action("c", "calls", "c", "", "The operator calls inside the selected module"),
+    Action("a", "details", "a", "", "All that is known of the selected site"),
     Action("i", "about", "i", "notices", "Notices, alignment, calls without a partner, both environments"),
     Action("e", "report", "e", "report", "The report as it would be filed"),
+    Action("v", "values", "v", "values", "The values of the selected site: numbers, picture, worst elements, any element"),
     Action("d", "dark", "d", "", "Light or dark"),
     Action("question_mark", "help", "?", "help", "Keys, columns and verdicts"),
     Action("escape", "back", "esc", "", "Stop comparing and keep what is there; leave a search"),
 )
 """In the order of the footer and of the help."""
+
+TENSOR_ACTIONS: Final = (
+    Action("1", "pane('numbers')", "1", "", "The numbers of this pair of values, and how far elements are apart in ulps"),
+    Action("2", "pane('picture')", "2", "", "The picture of the difference"),
+    Action("3", "pane('worst')", "3", "worst", "The worst elements, with their bits"),
+    Action("4", "pane('profile')", "4", "profile", "The difference along each axis"),
+    Action("5", "pane('grid')", "5", "grid", "The values themselves"),
+    Action("tab", "next_pane", "tab", "next pane", "To the next pane"),
+    Action("shift+tab", "previous_pane", "⇧tab", "", "To the pane before"),
+    Action("enter", "open", "enter", "to grid", "Show the chosen element, cell or index among the values"),
+    Action("slash", "go_to", "/", "index", "Go to an element by its index: 0,3,17"),
+    Action("x", "shown", "x", "", "What the grid shows: reference, target and difference, or one of them"),
+    Action("right_square_bracket", "next_value", "]", "next value", "The next value of this site"),
+    Action("left_square_bracket", "previous_value", "[", "", "The value of this site before"),
+    Action("c", "calls", "c", "calls", "The operator calls around this value"),
+    Action("d", "dark", "d", "", "Light or dark"),
+    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
+    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+)
+"""On the tensor screen."""
+
+OPERATOR_ACTIONS: Final = (
+    Action("n", "next_origin", "n", "next origin", "Go to the next origin"),
+    Action("N,p", "previous_origin", "N p", "", "Go to the origin before"),
+    Action("enter", "open", "enter", "open", "The values of the chosen call; of a module, its own calls"),
+    Action("v", "values", "v", "values", "The values of the chosen call"),
+    Action("u", "outer", "u", "outer", "The calls of the enclosing module"),
+    Action("a", "details", "a", "all known", "All that is known of the chosen call"),
+    Action("d", "dark", "d", "", "Light or dark"),
+    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
+    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+)
+"""On the operators screen."""
 
 MOVES: Final = (
     ("↑ ↓  k j", "one line"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from functools import partial
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding
@@ -57,7 +58,7 @@ class LayerdiffApp(App[None]):
         return self._first
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Every action of the layers screen, with its key."""
-        for action in ACTIONS:
-            yield SystemCommand(f"{action.long}", f"key {action.key}", getattr(self._first, f"action_{action.name}"))
+        """Every action of the screen, with its key."""
+        for action in getattr(screen, "ACTIONS", ACTIONS):
+            yield SystemCommand(f"{action.long}", f"key {action.key}", partial(screen.run_action, action.name))
         yield SystemCommand("Leave layerdiff", "key q", self.action_quit)

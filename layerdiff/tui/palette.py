@@ -44,6 +44,8 @@ class Palette(NamedTuple):
     """That part where the bar goes on above it."""
     over: str
     fault: str
+    heat: tuple[str, ...] = ()
+    """From the least difference to the largest, farther from the ground with every step; empty where the terminal has too few colours."""
 
 
 DARK: Final = Palette(
@@ -74,6 +76,7 @@ DARK: Final = Palette(
     explained="#2d4f49",
     over="#c8954b",
     fault="#ff6b68",
+    heat=("#2b2358", "#4c2a7d", "#7a2f86", "#a93b7e", "#d6516b", "#f1785a", "#f9ab62", "#fbe6a0"),
 )
 
 LIGHT: Final = Palette(
@@ -104,6 +107,7 @@ LIGHT: Final = Palette(
     explained="#c4d9cd",
     over="#d9a04a",
     fault="#c4201d",
+    heat=("#f7e6bd", "#f6cb8b", "#f0a766", "#e27f58", "#c75660", "#9f3a6d", "#6e2a6e", "#3a1b57"),
 )
 
 _DARK_16: Final = Palette(

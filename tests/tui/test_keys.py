@@ -222,8 +222,7 @@ async def test_the_same_site_in_other_steps() -> None:
 @pytest.mark.parametrize(
     ("key", "title", "content"),
     [
-        ("v", "Site", "epsilon 1e-6, reference 1e-5 (fit within 1%)"),
-        ("enter", "Site", "epsilon 1e-6, reference 1e-5 (fit within 1%)"),
+        ("a", "Site", "epsilon 1e-6, reference 1e-5 (fit within 1%)"),
         ("i", "Notices and alignment", "reference float32, target bfloat16 at 422 of 422 sites"),
         ("e", "Report (markdown)", "layerdiff: defect at"),
         ("question_mark", "Help", "Go to the next origin"),

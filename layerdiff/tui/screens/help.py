@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.tones import MARKS, Line, Tone, line
-from layerdiff.tui.actions import ACTIONS, MOVES
+from layerdiff.tui.actions import ACTIONS, MOVES, Action
 
 _MEANINGS = {
     Verdict.IDENTICAL: "the same bits",
@@ -21,6 +23,17 @@ _MEANINGS = {
     Verdict.NOT_COMPARABLE: "no partner, or nothing to compare; the finding says which",
     Verdict.PENDING: "not compared yet",
 }
+
+
+def help_of(actions: Sequence[Action], words: Sequence[tuple[str, str]]) -> list[Line]:
+    """The page of a screen: its keys, and what its words mean."""
+    keys = [(action.key, action.long) for action in actions] + list(MOVES)
+    wide = max(len(key) for key, _ in keys) + 2
+    lines = [line(("Keys", Tone.TITLE))]
+    lines += [line((f"  {key:<{wide}}", Tone.ACCENT), text) for key, text in keys]
+    lines += [line(), line(("Words", Tone.TITLE))]
+    wide = max((len(word) for word, _ in words), default=0) + 2
+    return [*lines, *(line((f"  {word:<{wide}}", Tone.STRONG), meaning) for word, meaning in words)]
 
 
 def help_lines() -> list[Line]:

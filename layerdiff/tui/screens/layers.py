@@ -32,6 +32,7 @@ from layerdiff.tui.widgets.rule import Rule
 from layerdiff.tui.widgets.table import SiteTable
 
 if TYPE_CHECKING:
+    from layerdiff.rows.traces import Traces
     from layerdiff.tui.widgets.search import SearchBox
 
 _BETWEEN_STATES_S = 0.15
@@ -83,6 +84,7 @@ class LayersScreen(Screen[None]):
         self.rows: Rows | None = None
         self.failed = False
         """Comparing ended in an error."""
+        self._opened: Traces | None = None
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
@@ -248,7 +250,7 @@ class LayersScreen(Screen[None]):
     def _fitted(self, lines: list[Line], height: int) -> Sequence[Line]:
         if len(lines) <= height or height < 1:
             return lines
-        more = line((f"… {len(lines) - height + 1} more lines: v", Tone.DIM))
+        more = line((f"… {len(lines) - height + 1} more lines: a", Tone.DIM))
         return [*lines[: height - 1], more]
 
     # actions
@@ -280,12 +282,56 @@ class LayersScreen(Screen[None]):
             return
         index = self.table.cursor
         row = self.rows.row(index)
-        if not self.rows.flat and not self.rows.is_fold(index) and not self.rows.tree.has_children(int(self.rows.tree.place_of[row])):
-            self.action_details()
+        if not self.rows.flat and not self.rows.is_fold(index) and not self._unfolds(row):
+            self._closer(row)
         elif self.rows.flat:
             self._go_in_tree(row)
         else:
             self._folded(self.rows.toggle(index))
+
+    def _unfolds(self, row: int) -> bool:
+        """Whether enter unfolds a call: where modules ran inside it. One with nothing but operators is opened closer."""
+        from layerdiff.rows.operators import has_modules
+
+        return self.rows is not None and has_modules(self.rows, row)
+
+    def _closer(self, row: int) -> None:
+        """What a call that does not unfold is opened as: an operator among its neighbours, a module with its values."""
+        if self.rows is None:
+            return
+        from layerdiff.rows.operators import has_calls, is_operator
+
+        if is_operator(self.rows, row) or has_calls(self.rows, row):
+            self.action_calls()
+        else:
+            self.action_values()
+
+    def action_values(self) -> None:
+        """See actions."""
+        if self.rows is not None and (row := self._row) is not None:
+            from layerdiff.tui.screens.tensor import TensorScreen
+
+            self.app.push_screen(TensorScreen(self.rows, row, self._traces()))
+
+    def action_calls(self) -> None:
+        """See actions."""
+        if self.rows is not None and (row := self._row) is not None:
+            from layerdiff.tui.screens.operators import open_operators
+
+            open_operators(self, self.rows, row, self._traces())
+
+    def _traces(self) -> Traces:
+        """Both traces, opened when they are first read."""
+        if self._opened is None:
+            from layerdiff.rows.traces import Traces
+
+            self._opened = Traces()
+        return self._opened
+
+    def on_unmount(self) -> None:
+        """Close what was opened."""
+        if self._opened is not None:
+            self._opened.close()
 
     def _go_in_tree(self, row: int) -> None:
         if self.rows is not None:

@@ -8,7 +8,7 @@ from textual import events
 
 from layerdiff.rows.cells import cell_width
 from layerdiff.rows.tones import Line, Tone, line
-from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.actions import ACTIONS, Action
 from layerdiff.tui.widgets.lines import LinesView
 
 
@@ -17,8 +17,9 @@ class KeyBar(LinesView):
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, actions: Sequence[Action] = ACTIONS, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._actions = actions
         self._targets: list[tuple[int, int, str]] = []
 
     def lines_at(self, width: int) -> Sequence[Line]:
@@ -26,7 +27,7 @@ class KeyBar(LinesView):
         last = [("?", "help", "screen.help"), ("q", "quit", "app.quit")]
         room = width - sum(cell_width(f" {key} {short} ") for key, short, _ in last) - 1
         hints = []
-        for action in ACTIONS:
+        for action in self._actions:
             cells = cell_width(f" {action.key} {action.short} ")
             if action.short and action.name != "help" and cells <= room:
                 hints.append((action.key, action.short, f"screen.{action.name}"))

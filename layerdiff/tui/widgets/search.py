@@ -33,8 +33,8 @@ class SearchBox(Input):
 
         keep: bool
 
-    def __init__(self, query: str) -> None:
-        super().__init__(query, placeholder="search sites: q_proj, model.layers.*.mlp, *norm*", select_on_focus=False)
+    def __init__(self, query: str, *, hint: str = "search sites: q_proj, model.layers.*.mlp, *norm*") -> None:
+        super().__init__(query, placeholder=hint, select_on_focus=False)
         self.cursor_blink = False
 
     @on(Input.Changed)

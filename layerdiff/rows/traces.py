@@ -1,0 +1,54 @@
+"""Both traces of a comparison, opened again when a screen wants to see values; kept open while the screen lives.
+
+A comparison may have been saved long before: a trace that is gone, or that holds another run now, is said
+and never shown in its place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+
+from layerdiff.errors import TraceError
+from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.reader import TraceFile, open_trace
+
+
+class Traces:
+    """Files of traces by path, each opened once, from any thread."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, TraceFile] = {}
+        self._lock = Lock()
+
+    def file(self, comparison: Comparison, side: str, row: int) -> tuple[TraceFile, int]:
+        """The file of one side (`reference`, `target`) of a site, and the site's call in it.
+
+        Raises TraceError where that side did not run it, or its trace is not there or not that of the comparison any more.
+        """
+        sites, run = comparison.sites, getattr(comparison, side)
+        call, number = int(sites[f"{side}_call"][row]), int(sites[f"{side}_file"][row])
+        if call < 0:
+            raise TraceError(f"the {side} did not run this call")
+        path = Path(run.path)
+        if path.is_dir() and 0 <= number < len(run.files):
+            path = path / run.files[number]
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = self._open(path, run.path, side)
+        if call >= len(file.calls):
+            raise TraceError(f"{path} is not the {side} that was compared: it has no call {call}. Compare the two again.")
+        return file, call
+
+    def _open(self, path: Path, named: str, side: str) -> TraceFile:
+        if not path.exists() and not path.with_name(path.name + ".part").exists():
+            raise TraceError(f"the {side} trace {named} is not there: put it back, or start layerdiff where it is")
+        return open_trace(path, allow_empty=True).files[0]
+
+    def close(self) -> None:
+        """Close every file."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from numpy.typing import NDArray
-
-from layerdiff.rows.cells import fit
+from layerdiff.measure.along_axis import Element
+from layerdiff.rows.cells import fit, shorten
 from layerdiff.rows.figures import figure
 from layerdiff.rows.tensor import Tensor, element_of
 from layerdiff.rows.tones import Line, Segment, Tone, line
@@ -65,40 +64,37 @@ class Grid:
         r, t = tensor.sides.reference.read(start, length), tensor.sides.target.read(start, length)
         name = fit(tensor.row_name(row), self._name_cells, align="right")
         kinds = (Shown.REFERENCE, Shown.TARGET, Shown.DIFFERENCE) if self.shown is Shown.ALL else (self.shown,)
+        dtypes = tensor.sides.map(lambda side: side.dtype)
+        elements = [element_of(r[i : i + 1], t[i : i + 1], dtypes, start + i) for i in range(length)]
         lines = []
         for number, kind in enumerate(kinds):
-            mark = {Shown.REFERENCE: " r ", Shown.TARGET: " t ", Shown.DIFFERENCE: " Δ "}[kind]
-            tone = {Shown.REFERENCE: Tone.REFERENCE, Shown.TARGET: Tone.TARGET, Shown.DIFFERENCE: Tone.PLAIN}[kind]
-            made = [
-                Segment(name if number == 0 else " " * len(name), Tone.STRONG if number == 0 else Tone.DIM),
-                Segment(mark + " ", Tone.DIM),
-            ]
-            for i in range(length):
-                text, its = self._cell(kind, r[i : i + 1], t[i : i + 1], tone)
-                here = cursor is not None and left + i == cursor
-                made.append(Segment(fit(f"›{text}" if here else text, CELL, align="right"), Tone.ACCENT if here else its))
+            mark = {Shown.REFERENCE: " r  ", Shown.TARGET: " t  ", Shown.DIFFERENCE: " Δ  "}[kind]
+            made = [Segment(name if number == 0 else " " * len(name), Tone.STRONG), Segment(mark, Tone.DIM)]
+            for i, element in enumerate(elements):
+                text, tone = _cell(kind, element)
+                here = left + i == cursor
+                made.append(Segment(f"{'›' + text if here else text:>{CELL}}", Tone.ACCENT if here else tone))
             lines.append(Line(tuple(made)).clipped(width))
         return lines
 
-    def _cell(self, kind: Shown, r: NDArray[Any], t: NDArray[Any], tone: Tone) -> tuple[str, Tone]:
-        element = element_of(r, t, self.tensor.sides.map(lambda side: side.dtype), 0)
-        if kind is Shown.DIFFERENCE:
-            if element.difference == 0:
-                return "·", Tone.FAINT
-            if math.isinf(element.difference):
-                return "class", Tone.BROKEN
-            signed = (
-                isinstance(element.reference, (int, float))
-                and isinstance(element.target, (int, float))
-                and element.target < element.reference
-            )
-            return f"{'-' if signed else ''}{figure(element.difference)}", Tone.NOTICE
-        number = element.reference if kind is Shown.REFERENCE else element.target
-        if isinstance(number, complex):
-            return f"{number.real:.2g}{number.imag:+.2g}i", tone
-        if isinstance(number, (bool, int)):
-            return str(number), tone
-        return (short(number), tone) if math.isfinite(number) else (str(number), Tone.BROKEN)
+
+def _cell(kind: Shown, element: Element) -> tuple[str, Tone]:
+    """One number in fewer than CELL characters."""
+    if kind is Shown.DIFFERENCE:
+        if element.difference == 0:
+            return "·", Tone.FAINT
+        if math.isinf(element.difference):
+            return "class", Tone.BROKEN
+        pair = element.reference, element.target
+        below = not isinstance(pair[0], complex) and not isinstance(pair[1], complex) and pair[1] < pair[0]
+        return f"{'-' if below else ''}{figure(element.difference)}", Tone.NOTICE
+    number = element.reference if kind is Shown.REFERENCE else element.target
+    tone = Tone.REFERENCE if kind is Shown.REFERENCE else Tone.TARGET
+    if isinstance(number, complex):
+        return f"{number.real:.1e}{number.imag:+.1e}i"[: CELL - 1], tone
+    if isinstance(number, (bool, int)):
+        return shorten(str(number), CELL - 2, at="middle"), tone
+    return (short(number), tone) if math.isfinite(number) else (str(number), Tone.BROKEN)
 
 
 def short(number: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 from rich.segment import Segment
 from textual.strip import Strip
 
@@ -13,6 +14,8 @@ from layerdiff.tui.palette import color_style, strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane
 
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+_NONE: Final = "_"
+"""Nothing differs at this index."""
 _MARGIN: Final = 7
 _LOWEST, _HIGHEST = 2, 6
 """Lines of bars of one axis."""
@@ -24,9 +27,11 @@ class ProfilePane(Pane):
     axis = 0
     cursor = 0
     _bars: tuple[object, list[Bars]] | None = None
+    _levels: dict[int, tuple[Bars, dict[object, Strip]]]
 
     def begin(self) -> None:
         """The first index of the first axis."""
+        self._levels = {}
         self.axis = self.cursor = 0
 
     def bars(self) -> list[Bars]:
@@ -113,20 +118,34 @@ class ProfilePane(Pane):
         return self._level(chosen, row - 1, lines, mine)
 
     def _level(self, bars: Bars, level: int, levels: int, mine: bool) -> Strip:
+        """A line of bars, the one under the cursor in its colour."""
         palette, ground, wide = self.palette, self.ground, self._wide(bars)
-        label = f"1e{bars.high}" if level == 0 else f"1e{bars.low}" if level == levels - 1 else ""
-        dim, faint = tone_style(palette, Tone.DIM, ground), tone_style(palette, Tone.FAINT, ground)
-        cells = [Segment(f"{label:>{_MARGIN - 1}}", dim), Segment("│", faint)]
+        state = (self.palette.name, ground, self.size.width, levels, level)
+        known = self._levels.get(id(bars))
+        if known is None or known[0] is not bars:
+            known = self._levels[id(bars)] = bars, {}
+        strip = known[1].get(state)
+        if strip is None:
+            dim, faint = tone_style(palette, Tone.DIM, ground), tone_style(palette, Tone.FAINT, ground)
+            label = f"1e{bars.high}" if level == 0 else f"1e{bars.low}" if level == levels - 1 else ""
+            within = color_style(palette.within, ground)
+            cells = [Segment(f"{label:>{_MARGIN - 1}}", dim), Segment("│", faint)]
+            for glyph in self._glyphs(bars, level, levels):
+                cells.append(Segment(glyph * wide, faint if glyph == _NONE else within))
+            strip = known[1][state] = Strip(cells).simplify().adjust_cell_length(self.size.width, color_style(None, ground))
+        if not mine or self.cursor >= len(bars.relative):
+            return strip
+        at = _MARGIN + self.cursor * wide
+        glyph = self._glyphs(bars, level, levels)[self.cursor]
+        cell = Strip([Segment(glyph * wide, tone_style(palette, Tone.ACCENT, palette.cursor))], wide)
+        return Strip.join([strip.crop(0, at), cell, strip.crop(at + wide)])
+
+    def _glyphs(self, bars: Bars, level: int, levels: int) -> str:
+        """A character a bar: how much of it is on this line."""
         floor = (levels - 1 - level) * 8
-        within, same = color_style(palette.within, ground), tone_style(palette, Tone.FAINT, ground)
-        for i, height in enumerate(bars.heights(levels * 8).tolist()):
-            style = tone_style(palette, Tone.ACCENT, palette.cursor) if mine and i == self.cursor else within
-            here = min(8, max(0, height - floor))
-            if bars.relative[i] == 0 and floor == 0:
-                cells.append(Segment("▁" * wide, style if mine and i == self.cursor else same))
-            else:
-                cells.append(Segment(_EIGHTHS[here] * wide, style))
-        return Strip(cells).simplify().adjust_cell_length(self.size.width, color_style(None, ground))
+        here = np.clip(bars.heights(levels * 8) - floor, 0, 8).tolist()
+        none = (bars.relative == 0).tolist() if floor == 0 else [False] * len(here)
+        return "".join(_NONE if equal else _EIGHTHS[height] for height, equal in zip(here, none, strict=True))
 
     def _axis(self, bars: Bars, mine: bool) -> Strip:
         palette, wide = self.palette, self._wide(bars)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.segment import Segment
 from textual.strip import Strip
 
@@ -12,6 +14,8 @@ from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.palette import strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane
 
+_KEPT_ROWS: Final = 1000
+
 
 class GridPane(Pane):
     """A cursor over elements, and a window that follows it."""
@@ -20,7 +24,8 @@ class GridPane(Pane):
     _top = _left = 0
     grid: Grid | None = None
     shown = Shown.ALL
-    _read: tuple[tuple[object, ...], list[Line]] | None = None
+    _view: tuple[object, list[Line]] | None = None
+    _read: tuple[tuple[object, ...], dict[tuple[int, int | None], list[Line]]] | None = None
 
     def begin(self) -> None:
         """The first element."""
@@ -103,18 +108,30 @@ class GridPane(Pane):
             return []
         if not grid.tensor.count:
             return [line(("  no element", Tone.DIM))]
-        state = (grid, self._top, self._left, self.row, self.column, width, self.size.height, grid.shown)
+        state = (grid, self._left, width, grid.shown)
         if self._read is None or self._read[0] != state:
-            lines = [grid.heading(self._left, width)]
-            try:
-                for row in range(self._top, grid.tensor.rows):
-                    if len(lines) > self.size.height:
-                        break
-                    lines += grid.row_lines(row, self._left, width, self.column if row == self.row else None)
-            except (TraceError, OSError) as error:
-                lines.append(line(("✗ ", Tone.FAULT), visible(str(error))))
-            self._read = state, lines
-        return self._read[1]
+            self._read = state, {}
+        whole = (self._top, self.row, self.column, self.size.height)
+        if self._view is None or self._view[0] != (state, whole):
+            self._view = (state, whole), self._window(grid, width)
+        return self._view[1]
+
+    def _window(self, grid: Grid, width: int) -> list[Line]:
+        assert self._read is not None
+        lines, known = [grid.heading(self._left, width)], self._read[1]
+        try:
+            for row in range(self._top, grid.tensor.rows):
+                if len(lines) > self.size.height:
+                    break
+                column = self.column if row == self.row else None
+                if (row, column) not in known:
+                    known[row, column] = grid.row_lines(row, self._left, width, column)
+                lines += known[row, column]
+        except (TraceError, OSError) as error:
+            lines.append(line(("✗ ", Tone.FAULT), visible(str(error))))
+        if len(known) > _KEPT_ROWS:
+            known.clear()
+        return lines
 
     def render_line(self, y: int) -> Strip:
         """One line of the window; the cursor's row on a ground of its own."""

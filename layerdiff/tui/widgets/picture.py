@@ -21,6 +21,8 @@ from layerdiff.tui.palette import color_style, strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane
 
 _SHADES: Final = "·░▒▓█"
+_GUTTER: Final = 2
+"""Cells before a line: the mark of the cursor's row."""
 _LARGEST_CELL: Final = 4
 """Characters across that one cell of a small value may take."""
 
@@ -30,6 +32,7 @@ class PicturePane(Pane):
 
     cursor = (0, 0)
     _drawn: tuple[object, Picture, NDArray[np.int64]] | None = None
+    _strips: tuple[object, list[Strip]] | None = None
     _touched = False
 
     def begin(self) -> None:
@@ -93,7 +96,7 @@ class PicturePane(Pane):
         drawn = self.picture()
         if drawn is not None and y >= 1:
             down, across = self._scale(drawn)
-            self._select((y - 1) * (1 if self._shaded else 2) // down, (x - 2) // across)
+            self._select((y - 1) * (1 if self._shaded else 2) // down, (x - _GUTTER) // across)
 
     @property
     def element(self) -> int | None:
@@ -110,50 +113,68 @@ class PicturePane(Pane):
 
     def render_line(self, y: int) -> Strip:
         """The caption, cells, the marker of the column, or the scale."""
-        palette, width, height, drawn = self.palette, self.size.width, self.size.height, self.picture()
+        palette, ground, width, drawn = self.palette, self.ground, self.size.width, self.picture()
         if drawn is None or self._drawn is None:
             waiting = self.examined is not None and self.examined.tensor.count > 0
-            return strip_of(line((" drawing" if y == 0 and waiting else "", Tone.DIM)), palette, self.ground, width)
+            return strip_of(line((" drawing" if y == 0 and waiting else "", Tone.DIM)), palette, ground, width)
         if y == 0:
-            return strip_of(line(" ", *caption(drawn, width - 2).segments), palette, self.ground, width)
-        if y == height - 1:
+            return strip_of(line(" ", *caption(drawn, width - 2).segments), palette, ground, width)
+        if y == self.size.height - 1:
             return self._legend(drawn)
+        strips = self._cells(drawn)
         down, across = self._scale(drawn)
         cy, cx = self._clamped(drawn)
         pixels = 1 if self._shaded else 2
-        levels = self._drawn[2]
-        upper, lower = (y - 1) * pixels // down, ((y - 1) * pixels + pixels - 1) // down
-        here = upper <= cy <= lower
-        mark = Segment(" ▸" if here else "  ", tone_style(palette, Tone.ACCENT, self.ground))
-        if upper >= levels.shape[0]:
-            below = ((y - 2) * pixels + pixels - 1) // down
-            if below >= levels.shape[0] or y == 1:
-                return strip_of(line(), palette, self.ground, width)
-            return strip_of(line((" " * (2 + cx * across) + "▴" * across, Tone.ACCENT)), palette, self.ground, width)
-        if y == height - 2 and lower >= levels.shape[0] + 1:
-            return strip_of(line(), palette, self.ground, width)
-        low_row = levels[lower].tolist() if lower < levels.shape[0] else [UNKNOWN_LEVEL] * levels.shape[1]
-        cells = [mark]
-        for x, (a, b) in enumerate(zip(levels[upper].tolist(), low_row, strict=True)):
-            if self._shaded:
-                cells.append(self._shade(a, across, chosen=here and x == cx))
-            else:
-                cells.append(self._halves(a, b, across, chosen=(x == cx and upper == cy, x == cx and lower == cy)))
-        return Strip(cells).simplify().adjust_cell_length(width, color_style(None, self.ground))
+        first, last = cy * down // pixels, (cy * down + down - 1) // pixels
+        if y - 1 == len(strips):
+            return strip_of(line((" " * (_GUTTER + cx * across) + "▴" * across, Tone.ACCENT)), palette, ground, width)
+        if y - 1 > len(strips):
+            return strip_of(line(), palette, ground, width)
+        if not first <= y - 1 <= last:
+            return strips[y - 1]
+        halves = [cy * down <= (y - 1) * pixels + half < (cy + 1) * down for half in range(pixels)]
+        at = _GUTTER + cx * across
+        cell = self._cell(self._inks(), (y - 1) * pixels // down, ((y - 1) * pixels + pixels - 1) // down, cx, across, halves)
+        marker = Strip([Segment(" ▸", tone_style(palette, Tone.ACCENT, ground))], _GUTTER)
+        return Strip.join([marker, strips[y - 1].crop(_GUTTER, at), Strip([cell], across), strips[y - 1].crop(at + across)])
 
-    def _colour(self, level: int) -> str:
+    def _cells(self, drawn: Picture) -> list[Strip]:
+        """Every line of cells without a cursor, made once for each size and palette."""
+        assert self._drawn is not None
+        if self._strips is None or self._strips[0] is not self._drawn:
+            inks, pixels = self._inks(), 1 if self._shaded else 2
+            down, across = self._scale(drawn)
+            h, w = drawn.largest.shape
+            blank, none = color_style(None, self.ground), [False, False]
+            made = []
+            for y in range(-(-h * down // pixels)):
+                upper, lower = y * pixels // down, (y * pixels + pixels - 1) // down
+                cells = [self._cell(inks, upper, lower, x, across, none) for x in range(w)]
+                made.append(Strip([Segment(" " * _GUTTER, blank), *cells]).simplify().adjust_cell_length(self.size.width, blank))
+            self._strips = self._drawn, made
+        return self._strips[1]
+
+    def _inks(self) -> dict[int, str]:
+        """The colour of each level."""
         palette = self.palette
-        if level == ODD:
-            return palette.inks[Tone.BROKEN].color
-        return palette.ground if level == UNKNOWN_LEVEL else palette.raised if level == 0 else palette.heat[level - 1]
+        return {
+            ODD: palette.inks[Tone.BROKEN].color, UNKNOWN_LEVEL: palette.ground, 0: palette.raised,
+            **{level: color for level, color in enumerate(palette.heat, 1)},
+        }  # fmt: skip
 
-    def _halves(self, upper: int, lower: int, across: int, *, chosen: tuple[bool, bool]) -> Segment:
+    def _cell(self, inks: dict[int, str], upper: int, lower: int, x: int, across: int, chosen: list[bool]) -> Segment:
+        """The character of one or two rows of cells; of the chosen ones in the colour of the cursor."""
+        assert self._drawn is not None
+        levels = self._drawn[2]
+        a = int(levels[upper, x])
+        if not self.palette.heat:
+            return self._shade(a, across, chosen=chosen[0])
+        b = int(levels[lower, x]) if lower < levels.shape[0] else UNKNOWN_LEVEL
+        if ODD in (a, b) and not any(chosen):
+            other = b if a == ODD else a
+            return Segment("!" * across, color_style(inks[ODD], inks[UNKNOWN_LEVEL if other == ODD else other], True))
         accent = self.palette.inks[Tone.ACCENT].color
-        top, bottom = (accent if mine else self._colour(level) for mine, level in zip(chosen, (upper, lower), strict=True))
-        if ODD in (upper, lower) and not any(chosen):
-            other = lower if upper == ODD else upper
-            return Segment("!" * across, color_style(self._colour(ODD), self._colour(UNKNOWN_LEVEL if other == ODD else other), True))
-        return Segment("▀" * across, color_style(top, bottom))
+        return Segment("▀" * across, color_style(accent if chosen[0] else inks[a], accent if chosen[1] else inks[b]))
 
     def _shade(self, level: int, across: int, *, chosen: bool) -> Segment:
         palette = self.palette

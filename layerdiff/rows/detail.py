@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from layerdiff.judge.tables import Source
@@ -12,9 +10,7 @@ from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
-from layerdiff.trace.schema import Role
-
-_ROLES = {Role.OUTPUT: 0, Role.INPUT: 1, Role.WEIGHT: 2}
+from layerdiff.rows.values import index_text, pairs_of, shape_of
 
 
 def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line]:
@@ -110,32 +106,11 @@ def _inside(rows: Rows, place: int, end: int, width: int) -> Line:
     return line(("inside  ", Tone.DIM), shorten(f"{amount(end - place, 'call')}: {text}", width - 8))
 
 
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    try:
-        shape = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return tuple(shape) if isinstance(shape, list) and all(isinstance(d, int) for d in shape) else None
-
-
-def _element(flat: int, shape: tuple[int, ...] | None) -> str:
-    if flat < 0:
-        return UNKNOWN
-    if not shape or flat >= np.prod(shape, dtype=object):
-        return str(flat)
-    return str([int(i) for i in np.unravel_index(flat, shape)])
-
-
 def _values(rows: Rows, row: int, width: int, most: int) -> list[Line]:
     """One line a pair of values: outputs, then inputs, then weights."""
-    pairs = rows.comparison.pairs
-    # The table of pairs is in the order of its sites, so a search finds a site's pairs; any other order is scanned.
-    column = np.asarray(pairs["site"])
-    low, high = np.searchsorted(column, row), np.searchsorted(column, row, side="right")
-    mine = np.arange(low, high) if high > low and np.all(column[low:high] == row) else np.flatnonzero(column == row)
+    mine = pairs_of(rows.comparison, row)
     if not mine.size:
         return []
-    mine = mine[np.argsort([_ROLES.get(Role(int(r)), 3) if r in (0, 1, 2) else 3 for r in pairs["role"][mine]], kind="stable")]
     wide = width >= 100
     heads = ["value", "reference", "target", "rel L2", "max |Δ|", *(["max |ref|"] if wide else []), "worst element"]
     body = [_value(rows, int(pair), wide) for pair in mine[:most]]
@@ -170,7 +145,7 @@ def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
     if pairs["mismatched"][pair] > 0:
         difference = f"{count(int(pairs['mismatched'][pair]))} differ"
     odd = int(pairs["nonfinite_differ"][pair])
-    worst = _element(int(pairs["worst"][pair]), _shape(texts[int(pairs["reference_shape"][pair])]))
+    worst = index_text(int(pairs["worst"][pair]), shape_of(texts[int(pairs["reference_shape"][pair])]))
     if odd > 0:
         worst = f"{amount(odd, 'element')} not finite on one side"
     elif source in (Source.NOTHING, Source.PENDING):

@@ -131,9 +131,10 @@ class TensorScreen(Drilled):
         yield KeyBar(TENSOR_ACTIONS)
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Begin to read, once the screen is painted: a worker would hold the interpreter meanwhile."""
         self._lay_out()
-        self._begin()
+        self._words()
+        self.call_after_refresh(self._begin)
 
     def on_resize(self, event: events.Resize) -> None:
         """Split the screen where it is large enough."""

@@ -18,6 +18,7 @@ from layerdiff.tui.screens.tensor import PANES, TensorScreen
 from layerdiff.tui.widgets.axes import ProfilePane
 from layerdiff.tui.widgets.grid import GridPane
 from layerdiff.tui.widgets.picture import PicturePane
+from layerdiff.tui.widgets.tabs import Tabs
 from layerdiff.tui.widgets.worst import WorstPane
 from tests.tui.apps import faulty
 
@@ -244,3 +245,15 @@ def test_not_finite(snap_compare: Snap) -> None:
         await opened(pilot, "2")
 
     assert snap_compare(LayerdiffApp(masked), terminal_size=SIZE, run_before=before)
+
+
+async def test_how_far_measuring_is(compared: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = LayerdiffApp(compared)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        tabs = here(app).query_one(Tabs)
+        clock = iter([10.0, 13.0])
+        monkeypatch.setattr("layerdiff.tui.widgets.tabs.monotonic", lambda: next(clock))
+        tabs.measuring((0, 8))
+        tabs._passes = (2, 8)
+        assert tabs.lines_at(120)[0].plain.endswith(" ━━──────── pass 2 of 8, 9 s left, esc stops ")

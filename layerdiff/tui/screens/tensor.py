@@ -211,8 +211,7 @@ class TensorScreen(Drilled):
         tabs = self.query_one(Tabs)
         tabs.active = self.active
         known = self.examined
-        tabs.passes = None if known is None or known.done == known.total else (known.done, known.total)
-        tabs.refresh()
+        tabs.measuring(None if known is None or known.done == known.total else (known.done, known.total))
         self._status()
 
     def _head(self, width: int) -> list[Line]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final
 
 from textual import events
 from textual.message import Message
 
 from layerdiff.rows.cells import cell_width
+from layerdiff.rows.figures import span
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.widgets.lines import LinesView
 
 _NAMES: Final = ("numbers", "picture", "worst", "profile", "grid")
+_SOON_S: Final = 0.5
+"""Before that nothing is said of the time left."""
 _LONG: Final = {"worst": "worst elements", "profile": "along each axis", "grid": "values"}
 
 
@@ -23,14 +27,21 @@ class Tabs(LinesView):
     DEFAULT_CSS = "Tabs { height: 1; }"
     raised = False
     active = "worst"
-    passes: tuple[int, int] | None = None
-    """Passes made and to make, while measuring."""
+    _passes: tuple[int, int] | None = None
+    _began = 0.0
 
     @dataclass
     class Chosen(Message):
         """A name was clicked."""
 
         name: str
+
+    def measuring(self, passes: tuple[int, int] | None) -> None:
+        """Passes made and to make; None where nothing is being measured."""
+        if passes is not None and (self._passes is None or passes[0] == 0):
+            self._began = monotonic()
+        self._passes = passes
+        self.refresh()
 
     def _labels(self, width: int) -> list[tuple[str, str]]:
         long = [(name, f"{i} {_LONG.get(name, name)}") for i, name in enumerate(_NAMES, 1)]
@@ -45,10 +56,12 @@ class Tabs(LinesView):
             left, right = ("▐", "▌") if here else (" ", " ")
             segments += [(left, Tone.ACCENT), (label, Tone.ACCENT if here else Tone.DIM), (right, Tone.ACCENT), ("─", Tone.FAINT)]
         end = ""
-        if self.passes is not None:
-            done, total = self.passes
+        if self._passes is not None:
+            done, total = self._passes
             bar = "━" * (10 * done // total)
-            end = f" {bar}{'─' * (10 - len(bar))} pass {done} of {total} "
+            elapsed = monotonic() - self._began
+            left = f"{span(elapsed / done * (total - done))} left, " if done and elapsed > _SOON_S else ""
+            end = f" {bar}{'─' * (10 - len(bar))} pass {done} of {total}, {left}esc stops "
         used = sum(cell_width(text) for text, _ in segments)
         return [line(*segments, ("─" * max(0, width - used - cell_width(end)), Tone.FAINT), (end, Tone.ACCENT))]
 

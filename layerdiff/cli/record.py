@@ -18,11 +18,18 @@ PARAMETERS = (
     Option(["-o", "--output"], metavar="OUT.h5", type=PATH, required=True, help="The trace to write."),
     Option(["-m", "--module"], is_flag=True, help="SCRIPT is the name of a module, as with python -m."),
     Option(["--modules"], metavar="GLOB,...", help="Only these module paths; * also matches dots."),
+    Option(
+        ["--operators"],
+        metavar="[GLOB,...]",
+        is_flag=False,
+        flag_value="*",
+        help="Record every operator with its operands, or those inside these module paths. Put -- before SCRIPT.",
+    ),
     Option(["--types"], metavar="GLOB,...", help="Only modules of these classes."),
     Option(["--steps"], metavar="0,3:5", help="Only these forwards, from 0, ends excluded."),
     Option(["--ranks"], metavar="0,1", help="Only these ranks."),
     Option(["--keep"], metavar="[GLOB=]POLICY,...", help="full, statistics, or a budget such as full:2GB."),
-    Option(["--weights"], metavar="none|used|all", help="Weights to keep."),
+    Option(["--weights"], metavar="none|used|all", help="Weights to keep; used with --operators, else none."),
     Option(["--plan"], is_flag=True, help="Say how much would be recorded, and record nothing."),
 )
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # what follows SCRIPT belongs to it, `--` or not
@@ -33,6 +40,7 @@ def run(
     output: Path,
     module: bool,
     modules: str | None,
+    operators: str | None,
     types: str | None,
     steps: str | None,
     ranks: str | None,
@@ -49,7 +57,15 @@ def run(
         module, script = True, script[1:]
     if not script:
         raise UsageError("-m needs the name of a module: layerdiff record -o OUT.h5 -- -m MODULE ARGS")
-    selected = {"modules": modules, "types": types, "steps": steps, "ranks": _numbers(ranks), "keep": keep, "weights": weights}
+    selected = {
+        "modules": modules,
+        "operators": operators,
+        "types": types,
+        "steps": steps,
+        "ranks": _numbers(ranks),
+        "keep": keep,
+        "weights": weights,
+    }
     options = {name: value for name, value in selected.items() if value is not None}
     from layerdiff.record.script import plan_script, run_script
 

@@ -26,12 +26,15 @@ from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
-from layerdiff.record.weights import Weights, weights_by_storage
+from layerdiff.record.versions import Versions
+from layerdiff.record.weights import NamedStorages, Weights, weights_by_storage
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
 _MAX_TEXT = 200
 OUTSIDE = "(outside)"
 """The module path of operators that run outside every root."""
+OUTSIDE_BYTES = 64 << 20
+"""What is kept of operators before the first forward, in bytes: there, models are initialised and loaded."""
 CAPTURED = "run while a graph was captured, and replayed unseen: switch graph capture off (vLLM: enforce_eager=True) to record it"
 
 
@@ -87,10 +90,14 @@ class Calls:
         self._options = options
         self._skipped = skipped
         self._name_root = name_root
-        self.values = Values(sink, fingerprints=options.fingerprints, sees_writes=options.operators is not None)
+        self.lock = threading.RLock()
+        """Held by whoever records: hooks may run in several threads, operators in one of them."""
+        self.values: Values = (Values if options.operators is None else Versions)(sink, fingerprints=options.fingerprints)
         self._weights = Weights(self.values, options.weights, measures=sink.measures)
-        self.weights_policy = self._weights.policy
-        self._named: dict[int, tuple[ValueKind, str, Any]] = {}
+        self._weights_policy = self._weights.policy
+        self._before_all = Policy(budget=OUTSIDE_BYTES)
+        self._outside_policy = Policy()
+        self._named: NamedStorages = {}
         self._outside: tuple[int, dict[str, int]] = (-1, {})
         self._numbers_only = Policy(bytes_kept=False)
         self._stacks = _Stacks()
@@ -165,7 +172,7 @@ class Calls:
         if opaque:
             call.opaque = call.opaque | {id(thing) for thing in opaque}
         if begins_step and self._options.operators is not None:
-            self._named = weights_by_storage(root.module)
+            self._named = {**self._named, **weights_by_storage(root.module)}
         if begins_step and sink.measures:
             call.before = random_state()
         sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
@@ -198,14 +205,17 @@ class Calls:
             self._outside = (step, {})
         return OUTSIDE, ABSENT, ABSENT, step, 0, self._outside[1]
 
-    def named_weight(self, tensor: Tensor) -> tuple[ValueKind, str] | None:
-        """Kind and name of the parameter or buffer that `tensor` is, as a whole; None where it is none."""
-        if not self._named or not is_ordinary(tensor):
-            return None
-        found = self._named.get(tensor.untyped_storage()._cdata)
-        if found is None or found[2] != (tensor.storage_offset(), tensor.shape, tensor.stride()):
-            return None
-        return found[0], found[1]
+    def what(self, call: Call | None, tensor: Tensor | None) -> tuple[Policy, ValueKind, str | None]:
+        """How an operand of an operator inside `call` is recorded: as a parameter or buffer where it is one as a whole."""
+        if tensor is not None and self._named:
+            found = self._named.get(tensor.untyped_storage()._cdata)
+            if found is not None:
+                places, kind = found
+                name = places.get((tensor.storage_offset(), tensor.shape, tensor.stride()))
+                return self._weights_policy, kind if name is not None else ValueKind.ACTIVATION, name
+        if call is not None:
+            return call.site.policy, ValueKind.ACTIVATION, None
+        return self._outside_policy if self._roots else self._before_all, ValueKind.ACTIVATION, None
 
     def leave(self, module: nn.Module, result: Any) -> None:
         """A module has returned or raised."""

@@ -12,7 +12,6 @@ compile again; the hooks of a named model do not.
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
@@ -51,7 +50,7 @@ class ModuleHooks:
         self._model = model
         self._skipped = skipped
         self._failed = failed
-        self._lock = threading.RLock()
+        self._lock = calls.lock
         self._handles: dict[nn.Module, tuple[_Handle, ...]] = {}
         self._global: _Handle | None = None
         self._filter: tuple[Any, ...] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def version_of(tensor: Tensor) -> int | None:
 class Memory(Generic[T]):
     """One storage, for as long as it lives."""
 
-    __slots__ = ("epoch", "number", "places", "storage", "whole")
+    __slots__ = ("epoch", "number", "places", "runs", "storage", "untouched")
 
     def __init__(self, storage: StorageWeakRef, number: int) -> None:
         self.storage = storage
@@ -35,28 +35,10 @@ class Memory(Generic[T]):
         """How many writes were seen; counts only while operators are recorded."""
         self.places: dict[Place, T] = {}
         """What was recorded of it."""
-        self.whole: Whole[T] | None = None
-
-
-class Whole(Generic[T]):
-    """A run of a storage, recorded with its bytes, of which other values may be views."""
-
-    __slots__ = ("count", "dtype", "epoch", "offset", "thing")
-
-    def __init__(self, tensor: Tensor, epoch: int, thing: T) -> None:
-        self.dtype = tensor.dtype
-        self.offset = tensor.storage_offset()
-        self.count = tensor.numel()
-        self.epoch = epoch
-        self.thing = thing
-
-    def covers(self, tensor: Tensor, epoch: int) -> bool:
-        """Whether every element of `tensor`, of the same storage, is one of this run as it is now."""
-        if self.epoch != epoch or self.dtype is not tensor.dtype:
-            return False
-        first = tensor.storage_offset() - self.offset
-        last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        return first >= 0 and last < self.count
+        self.runs: list[Any] = []
+        """The runs of it that were recorded with their bytes (versions.py), the last one first."""
+        self.untouched: bytes | None = None
+        """A few of its bytes as it was allocated, until somebody writes to it."""
 
 
 class Identities(Generic[T]):
@@ -66,9 +48,8 @@ class Identities(Generic[T]):
         self._storages: dict[int, Memory[T]] = {}
         self._count = 0
 
-    def memory(self, tensor: Tensor) -> Memory[T]:
-        """The storage of a tensor."""
-        storage = tensor.untyped_storage()
+    def memory(self, storage: UntypedStorage) -> Memory[T]:
+        """What is known of a storage."""
         found = self._storages.get(storage._cdata)
         if found is None:
             if len(self._storages) > _PRUNE_ABOVE:

@@ -2,6 +2,8 @@
 
 The mode lies above all others, so it sees what the model asked for, and what comes back of whatever really ran. It hands on the
 call unchanged and returns the very result. Its own computing is not seen: a mode is off while it handles a call.
+
+Modes belong to a thread: operators of other threads run unseen, and what they wrote is found by samples (versions.py).
 """
 
 from __future__ import annotations
@@ -17,32 +19,28 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from layerdiff.record.calls import Call, Calls
-from layerdiff.record.keep import Policy
+from layerdiff.record.overloads import Overload
 from layerdiff.record.quiet import quiet
-from layerdiff.record.sink import Edge, Sink
-from layerdiff.record.structure import picture_arguments, picture_result
+from layerdiff.record.sink import Edge, Sink, Value
+from layerdiff.record.structure import picture_operands, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
-from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
+from layerdiff.record.versions import Versions
+from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
 
-_UNWRITTEN: Final = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted"})
 _MAX_TEXT: Final = 200
+_OWN: Final = frozenset({"torch", "layerdiff"})
 
 
-class _Known:
-    """What is known of an overload."""
+class _Begun:
+    """A call that has not ended."""
 
-    __slots__ = ("name", "random", "unwritten", "written")
+    __slots__ = ("call", "edges", "pictured", "stack")
 
-    def __init__(self, overload: Any) -> None:
-        namespace, _, base = overload._schema.name.partition("::")
-        self.name = f"{namespace}.{base}.{overload._overloadname}"
-        self.unwritten = base in _UNWRITTEN
-        self.random = torch.Tag.nondeterministic_seeded in overload.tags
-        self.written: list[tuple[int, str]] = [
-            (i, argument.name)
-            for i, argument in enumerate(overload._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
+    def __init__(self, call: Call | None, pictured: str, edges: list[Edge], stack: str | None) -> None:
+        self.call = call
+        self.pictured = pictured
+        self.edges = edges
+        self.stack = stack
 
 
 class OperatorMode(TorchDispatchMode):
@@ -50,32 +48,36 @@ class OperatorMode(TorchDispatchMode):
 
     def __init__(self, calls: Calls, sink: Sink, failed: Callable[[Exception], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        assert isinstance(calls.values, Versions)
+        self._values = calls.values
         self._calls = calls
         self._sink = sink
         self._failed = failed
-        self._known: dict[Any, _Known] = {}
+        self._known: dict[Any, Overload] = {}
         self._lines: dict[tuple[CodeType, int], str] = {}
         self._library: dict[CodeType, bool] = {}
         self._stopped = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         if self._stopped or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         try:
-            known = self._known.get(func)
-            if known is None:
-                known = self._known[func] = _Known(func)
-            number, call, pictured = self._begin(known, args, kwargs)
+            overload = self._known.get(func)
+            if overload is None:
+                overload = self._known[func] = Overload(func)
+            begun = self._begin(args, kwargs)
         except Exception as error:
             self._fail(error)
             return func(*args, **kwargs)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self._guard(self._raised, number, pictured, error)
+            self._guard(self._raised, overload, begun, error)
             raise
-        self._guard(self._end, known, number, call, pictured, args, kwargs, result)
+        if begun is not None or overload.written:
+            self._guard(self._end, overload, begun, args, kwargs, result)
         return result
 
     def stop(self) -> None:
@@ -85,68 +87,71 @@ class OperatorMode(TorchDispatchMode):
         if modes and modes[-1] is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _begin(self, known: _Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Call | None, str]:
-        calls, sink = self._calls, self._sink
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
+        calls = self._calls
         call = calls.enclosing
         if not calls.wants_operators(call):
-            return ABSENT, call, ""
-        tensors, pictured, _ = picture_arguments(args, kwargs, ())
-        with quiet():
-            edges = self._edges(call, Role.INPUT, tensors)
-        stack = self._caller()
-        path, root, parent, step, occurrence, counts = calls.place_of_operator(call)
-        count = counts.get(known.name, 0)
-        counts[known.name] = count + 1
-        number = calls.count
-        calls.count += 1
-        sink.begin_call(CallRow(CallKind.OPERATOR, path, None, known.name, count, root, parent, step, occurrence, stack))
-        if edges:
-            sink.add_edges(number, edges)
-        return number, call, pictured
+            return None
+        tensors, pictured = picture_operands(args, kwargs)
+        with calls.lock, quiet():
+            edges = self._edges(call, Role.INPUT, tensors) if tensors else []
+        return _Begun(call, pictured, edges, self._caller())
 
-    def _end(self, known: _Known, number: int, call: Call | None, pictured: str, args: Any, kwargs: Any, result: Any) -> None:
-        values = self._calls.values
-        written = []
-        for i, name in known.written:
-            thing = args[i] if i < len(args) else kwargs.get(name)
-            position = f"in[{i}]" if i < len(args) else f"in.{name}"
-            for k, tensor in enumerate(thing if isinstance(thing, (list, tuple)) else [thing]):
-                if isinstance(tensor, Tensor) and is_ordinary(tensor):
-                    values.wrote(tensor)
-                    written.append(f"{position}[{k}]" if isinstance(thing, (list, tuple)) else position)
-        if number == ABSENT:
-            return
-        tensors, picture = picture_result(result, ())
-        with quiet():
-            edges = self._edges(call, Role.OUTPUT, tensors, unwritten=known.unwritten)
-        if edges:
-            self._sink.add_edges(number, edges)
-        rest = f', "writes": {json.dumps(written)}' if written else ""
-        rest += ', "random": true' if known.random else ""
-        self._sink.end_call(number, CallStatus.RETURNED, f'{{"arguments": {pictured}, "results": {picture}{rest}}}')
+    def _end(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        with self._calls.lock, quiet():
+            if begun is None:
+                for _, tensor in overload.tensors_written(args, kwargs):
+                    self._values.wrote(tensor, None)
+                return
+            edges = begun.edges
+            detail = [f'{{"arguments": {begun.pictured}, "results": ']
+            written: list[tuple[str, Value]] = []
+            if overload.written:
+                slices = overload.slices(args)
+                for position, tensor in overload.tensors_written(args, kwargs):
+                    policy, kind, name = self._calls.what(begun.call, tensor)
+                    value = self._values.wrote(tensor, policy, kind, name, slices)
+                    if value is not None:
+                        written.append((position, value))
+            tensors, picture = picture_result(result, ())
+            results = self._edges(begun.call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
+            detail.append(picture)
+            edges += results
+            if written:
+                known = {id(value) for _, _, value in results}
+                edges += [(Role.OUTPUT, position, value) for position, value in written if id(value) not in known]
+                detail.append(f', "writes": {json.dumps([position for position, _ in written])}')
+            detail.append(', "random": true}' if overload.random else "}")
+            self._record(overload, begun, CallStatus.RETURNED, "".join(detail))
 
-    def _raised(self, number: int, pictured: str, error: BaseException) -> None:
-        if number != ABSENT:
+    def _raised(self, overload: Overload, begun: _Begun | None, error: BaseException) -> None:
+        if begun is not None:
             said = json.dumps(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
-            self._sink.end_call(number, CallStatus.RAISED, f'{{"arguments": {pictured}, "raised": {said}}}')
+            with self._calls.lock:
+                self._record(overload, begun, CallStatus.RAISED, f'{{"arguments": {begun.pictured}, "raised": {said}}}')
+
+    def _record(self, overload: Overload, begun: _Begun, status: CallStatus, detail: str) -> None:
+        """A call is a row once it ended: modules that an operator itself calls come before it."""
+        calls, sink, name = self._calls, self._sink, overload.name
+        path, root, parent, step, occurrence, counts = calls.place_of_operator(begun.call)
+        count = counts.get(name, 0)
+        counts[name] = count + 1
+        number = calls.count
+        calls.count = number + 1
+        row = CallRow(CallKind.OPERATOR, path, None, name, count, root, parent, step, occurrence, begun.stack)
+        sink.add_operator(number, row, begun.edges, status, detail)
 
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
-        calls = self._calls
-        policy = Policy() if call is None else call.site.policy
+        values, what = self._values, self._calls.what
         edges: list[Edge] = []
         for position, tensor in tensors:
-            if unwritten and is_ordinary(tensor):
-                edges.append((role, position, calls.values.record_unwritten(tensor)))
-                continue
-            named = calls.named_weight(tensor)
-            kind, name = named if named is not None else (ValueKind.ACTIVATION, None)
-            kept = policy if named is None else calls.weights_policy
-            if is_ordinary(tensor):
-                edges.append((role, position, calls.values.record(tensor, kept, kind, name)))
+            if not is_ordinary(tensor):
+                policy = what(call, None)[0]
+                edges += [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
+            elif unwritten:
+                edges.append((role, position, values.record_unwritten(tensor)))
             else:
-                edges += [
-                    (role, position + part.suffix, calls.values.record(part.tensor, kept, kind, name, part=part)) for part in plain(tensor)
-                ]
+                edges.append((role, position, values.record(tensor, *what(call, tensor))))
         return edges
 
     def _caller(self) -> str | None:
@@ -157,7 +162,7 @@ class OperatorMode(TorchDispatchMode):
             code = frame.f_code
             inside = library.get(code)
             if inside is None:
-                inside = library[code] = str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("torch", "layerdiff")
+                inside = library[code] = str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OWN
             if not inside:
                 key = (code, frame.f_lineno)
                 line = self._lines.get(key)

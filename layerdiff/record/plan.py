@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,11 @@ from torch import nn
 from layerdiff.record.calls import Calls
 from layerdiff.record.hooks import ModuleHooks
 from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
-from layerdiff.record.sink import Edge, Pending, Value
+from layerdiff.record.sink import Edge, Patch, Pending, Value
 from layerdiff.trace.schema import CALLS, EDGES, VALUES, CallRow, CallStatus, ValueRow
+
+if TYPE_CHECKING:
+    from layerdiff.record.operators import OperatorMode
 
 _TEXT_BYTES: Final = 24  # a shape, a path or a picture of arguments is shared by many rows
 
@@ -75,6 +78,11 @@ class _Counter:
     def end_call(self, call: int, status: CallStatus, detail: str) -> None:
         """It was counted when it began."""
 
+    def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """Count a call and its edges."""
+        self.calls += 1
+        self.edges += len(edges)
+
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """Count a value, and its bytes where they would be kept."""
         self.values += 1
@@ -82,8 +90,12 @@ class _Counter:
             self.kept += 1
             self.nbytes += nbytes
 
-    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
+    def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A view takes no bytes."""
+        self.values += 1
+
+    def add_patched(self, value: Value, row: ValueRow, base: Value, patches: list[Patch]) -> None:
+        """What was written is counted by itself."""
         self.values += 1
 
     def add_pending(self, value: Value, pending: Pending) -> None:
@@ -146,12 +158,21 @@ class Planner:
         """What cannot be seen, by path, with the reason."""
         calls = Calls(self._counter, options, skipped=self.skipped, name_root=lambda module: None)
         self._hooks = ModuleHooks(calls, options, model=model, skipped=self.skipped, failed=self._failed)
+        self._mode: OperatorMode | None = None
+        if options.operators is not None:
+            from layerdiff.record.operators import OperatorMode
+
+            self._mode = OperatorMode(calls, self._counter, self._failed)
 
     def __enter__(self) -> Planner:
         self._hooks.install()
+        if self._mode is not None:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._mode is not None:
+            self._mode.stop()
         self._hooks.remove()
 
     def _failed(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ that thread finds out whether the value was stored before.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.record.delivery import Delivery
-from layerdiff.trace.schema import ABSENT, CallRow, CallStatus, Role, Statistics, ValueRow
+from layerdiff.trace.schema import ABSENT, CallRow, CallStatus, Role, Statistics, ValueKind, ValueRow
 from layerdiff.trace.writer import TraceWriter
 
 
 class Value:
     """A value on its way into the trace."""
 
-    __slots__ = ("fingerprint", "kept", "row", "sampled", "statistics")
+    __slots__ = ("fingerprint", "kept", "kind", "name", "patched", "row", "run", "sampled", "statistics")
 
     def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
         self.kept = kept
@@ -30,10 +31,20 @@ class Value:
         self.row = ABSENT
         self.sampled = b""
         """A few of its bytes, where there is no fingerprint."""
+        self.kind = ValueKind.ACTIVATION
+        self.name: str | None = None
+        self.patched = False
+        """Whether it is an earlier value after some writes, or a view of such."""
+        self.run = (0, 0, b"")
+        """Where it lies in its storage, first byte and how many, and a few of these bytes; where operators are recorded."""
 
 
 Edge = tuple[Role, str, Value]
 """What a value is to a call, and at which position."""
+
+
+Patch = tuple[Value, dict[str, Any], Value | None]
+"""What was written, where (`format.md`), and the indices of the slices that were written, where it was slices."""
 
 
 class Pending(Protocol):
@@ -63,8 +74,17 @@ class Sink(Protocol):
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """A new value; `nbytes` is what its bytes take, or would."""
 
-    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
-        """A value whose bytes are some of those of `base`."""
+    def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """The next call, an operator's, which has ended."""
+
+    def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
+        """A value whose bytes are some of those of `base`: from element `offset` of its dtype on, `strides` apart.
+
+        `whole`: it has the dtype of `base` and reaches from its first to its last byte.
+        """
+
+    def add_patched(self, value: Value, row: ValueRow, base: Value, patches: list[Patch]) -> None:
+        """A value that is `base` after some writes."""
 
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
@@ -104,9 +124,17 @@ class TraceSink:
         else:
             self._delivery.put_bytes(nbytes, self._write_value, value, row, data)
 
-    def add_view(self, value: Value, row: ValueRow, base: Value) -> None:
+    def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """The next call, an operator's, which has ended."""
+        self._delivery.put(self._write_operator, number, row, edges, status, detail)
+
+    def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`."""
-        self._delivery.put(self._write_view, value, row, base)
+        self._delivery.put(self._write_view, value, row, base, offset, strides, whole)
+
+    def add_patched(self, value: Value, row: ValueRow, base: Value, patches: list[Patch]) -> None:
+        """A value that is `base` after some writes."""
+        self._delivery.put(self._write_patched, value, row, base, patches)
 
     def add_pending(self, value: Value, pending: Pending) -> None:
         """A value that will be known later."""
@@ -125,8 +153,23 @@ class TraceSink:
     def _write_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None) -> None:
         value.row = self._writer.add_value(row, data)
 
-    def _write_view(self, value: Value, row: ValueRow, base: Value) -> None:
-        value.row = self._writer.add_value(row._replace(base=base.row), None)
+    def _write_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        self._writer.begin_call(row)
+        self._write_edges(number, edges)
+        self._writer.end_call(number, status, detail)
+
+    def _write_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], whole: bool) -> None:
+        if whole and row.strides is None:
+            row = row._replace(statistics=base.statistics, fingerprint=base.fingerprint)
+        elif whole and _is_dense(row.shape, strides):
+            row = row._replace(statistics=base.statistics)
+        value.statistics, value.fingerprint = row.statistics, row.fingerprint
+        view = f'{{"offset": {offset}, "strides": {list(strides)}}}'
+        value.row = self._writer.add_value(row._replace(base=base.row, view=view), None)
+
+    def _write_patched(self, value: Value, row: ValueRow, base: Value, patches: list[Patch]) -> None:
+        said = [{"value": part.row, **place, **({} if index is None else {"index": index.row})} for part, place, index in patches]
+        value.row = self._writer.add_value(row._replace(base=base.row, view=json.dumps(said), patched=True), None)
 
     def _write_pending(self, value: Value, pending: Any) -> None:
         same, row, data = pending.settle(self._writer.stored_equal)
@@ -140,3 +183,13 @@ class TraceSink:
         add_edge = self._writer.add_edge
         for role, position, value in edges:
             add_edge(call, role, position, value.row)
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements are those of a row-major tensor in another order: no gaps, none twice."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

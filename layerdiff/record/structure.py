@@ -51,6 +51,8 @@ class Found:
             return {"tensor": position}
         if kind is float:
             return thing if math.isfinite(thing) else {"float": str(thing)}
+        if kind is complex:
+            return {"complex": [self.walk(part, position, depth + 1) for part in (thing.real, thing.imag)]}
         if kind is str:
             return thing if len(thing) <= _MAX_TEXT else thing[:_MAX_TEXT] + "…"
         if kind in (torch.dtype, torch.device, torch.layout, torch.memory_format):
@@ -143,3 +145,46 @@ def picture_result(result: Any, seen: Collection[int]) -> tuple[list[tuple[str, 
     found = Found(seen)
     picture = found.walk(result, "out")
     return found.tensors, json.dumps(picture)
+
+
+_POSITIONS: Final = [f"in[{i}]" for i in range(16)]
+_TENSORS: Final = [f'{{"tensor": "in[{i}]"}}' for i in range(16)]
+_WORDS: Final = {None: "null", True: "true", False: "false"}
+
+
+def picture_operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Tensor]], str]:
+    """What `picture_arguments` makes of an operator's arguments, with the usual ones written by hand: there are many calls."""
+    tensors: list[tuple[str, Tensor]] = []
+    parts: list[str] = []
+    found: Found | None = None
+    for i, item in enumerate(args):
+        kind = type(item)
+        if kind is Tensor or kind is nn.Parameter:
+            if i < 16:
+                tensors.append((_POSITIONS[i], item))
+                parts.append(_TENSORS[i])
+                continue
+        elif kind is int:
+            parts.append(str(item))
+            continue
+        elif item is None or kind is bool:
+            parts.append(_WORDS[item])
+            continue
+        elif kind is float and math.isfinite(item):
+            parts.append(repr(item))
+            continue
+        elif kind is list and all(type(number) is int for number in item):
+            parts.append(str(item))
+            continue
+        found = Found()
+        parts.append(json.dumps(found.walk(item, f"in[{i}]")))
+        tensors += found.tensors
+    picture = f'{{"args": [{", ".join(parts)}]' if args else "{"
+    if kwargs:
+        found = Found()
+        named = json.dumps({name: found.walk(item, "in" + key_suffix(name)) for name, item in kwargs.items()})
+        tensors += found.tensors
+        picture += f', "kwargs": {named}}}' if args else f'"kwargs": {named}}}'
+    else:
+        picture += "}"
+    return tensors, picture

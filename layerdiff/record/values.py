@@ -3,8 +3,7 @@
 Bytes are copied at the moment of the call: a tensor that is kept by reference has other contents when
 the writer comes to it. An earlier value is believed to be the same only when its bits are (identity.py
 says why): by fingerprint where there are fingerprints, else by statistics and a few bytes, and by all of the
-stored bytes where the tensor has no version. Where operators are recorded every write of torch's is seen, and a few
-bytes suffice to notice those of others.
+stored bytes where the tensor has no version. Where operators are recorded, versions.py knows more.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
-from layerdiff.record.identity import Identities, Memory, Place, Whole, place_of, version_of
+from layerdiff.record.identity import Identities, Memory, place_of, version_of
 from layerdiff.record.keep import Policy
 from layerdiff.record.samples import sample
 from layerdiff.record.sink import Sink, Value
@@ -34,10 +33,9 @@ UNWRITTEN: Final = "memory that nothing was written to yet"
 class Values:
     """Records tensors. Call with gradients, autocast and modes off (quiet.py)."""
 
-    def __init__(self, sink: Sink, *, fingerprints: bool, sees_writes: bool = False) -> None:
+    def __init__(self, sink: Sink, *, fingerprints: bool) -> None:
         self._sink = sink
         self._fingerprints = fingerprints
-        self._sees_writes = sees_writes
         self.known: Identities[Value] = Identities()
         self._texts: dict[object, str] = {}
 
@@ -57,53 +55,55 @@ class Values:
         """
         sink = self._sink
         if part is not None and part.reason is not None and (sink.measures or not tensor.is_meta):
-            value = Value(False)
-            sink.add_value(value, self._row(tensor, part, kind, name, part.reason), None, 0)
-            return value
-        memory = self.known.memory(tensor)
-        place = self._place(tensor, memory)
-        known = memory.places.get(place)
+            return self._without(tensor, part, kind, name)
+        places = self.known.memory(tensor.untyped_storage()).places
+        place = place_of(tensor, version_of(tensor))
+        known = places.get(place)
         if known is not None and not known.kept and policy.bytes_kept and policy.budget is None:
             known = None  # recorded for a call whose policy keeps less
-        if known is not None and (trusted or not sink.measures or (self._sees_writes and known.sampled == _sample(tensor))):
+        if known is not None and (trusted or not sink.measures):
             return known
-        if not sink.measures:
-            value = self._announce(tensor, part, policy, kind, name)
-        elif tensor.device.type == "cpu":
-            value = self._record_on_host(tensor, memory, part, known, policy, kind, name)
-        else:
-            value = self._record_on_device(tensor, part, known, policy, kind, name)
+        value = self._store(tensor, part, known, policy, kind, name)
         if value is not known:
-            memory.places[place] = value
+            places[place] = value
         return value
 
-    def _place(self, tensor: Tensor, memory: Memory[Value]) -> Place:
-        # a result has its final version only after the call that a mode sees; writes are counted then
-        return place_of(tensor, memory.epoch if self._sees_writes else version_of(tensor))
-
-    def wrote(self, tensor: Tensor) -> None:
-        """The storage of `tensor` was written to: what is recorded of it from now on is another version."""
-        self.known.memory(tensor).epoch += 1
-
-    def record_unwritten(self, tensor: Tensor) -> Value:
-        """A tensor whose memory nobody has written yet: it has no contents to record."""
-        memory = self.known.memory(tensor)
+    def _without(self, tensor: Tensor, part: Plain, kind: ValueKind, name: str | None, memory: Memory[Value] | None = None) -> Value:
+        """A value without bytes, for the reason that `part` gives."""
         value = Value(False)
-        self._sink.add_value(value, self._row(tensor, None, ValueKind.ACTIVATION, None, UNWRITTEN, memory=memory), None, 0)
-        memory.places[self._place(tensor, memory)] = value
+        self._sink.add_value(value, self._row(tensor, part, kind, name, part.reason, memory=memory), None, 0)
         return value
 
-    def _record_on_host(
+    def _store(
         self,
         tensor: Tensor,
-        memory: Memory[Value],
         part: Plain | None,
         known: Value | None,
         policy: Policy,
         kind: ValueKind,
         name: str | None,
+        memory: Memory[Value] | None = None,
     ) -> Value:
-        base = self._base_of(tensor, memory, policy) if self._sees_writes else None
+        """A new value, or `known` where its bits are the same. `memory` is known where writes to it are seen."""
+        if not self._sink.measures:
+            value = self._announce(tensor, part, policy, kind, name, memory)
+        elif tensor.device.type == "cpu":
+            value = self._record_on_host(tensor, part, known, policy, kind, name, memory)
+        else:
+            value = self._record_on_device(tensor, part, known, policy, kind, name, memory)
+        value.kind, value.name = kind, name
+        return value
+
+    def _record_on_host(
+        self,
+        tensor: Tensor,
+        part: Plain | None,
+        known: Value | None,
+        policy: Policy,
+        kind: ValueKind,
+        name: str | None,
+        memory: Memory[Value] | None,
+    ) -> Value:
         flat = dense(tensor.detach() if tensor.requires_grad else tensor)
         fingerprint = fingerprint_on_host(flat) if self._fingerprints else None
         must_compare = False
@@ -115,25 +115,15 @@ class Values:
                 return known
         statistics = summarise(flat)
         nbytes = flat.numel() * flat.element_size()
-        reason = None if base is not None else policy.refuse(nbytes)
-        row = self._row(tensor, part, kind, name, reason, statistics, fingerprint, memory if self._sees_writes else None)
+        reason = policy.refuse(nbytes)
+        row = self._row(tensor, part, kind, name, reason, statistics, fingerprint, memory)
         if self._fingerprints and kind is not ValueKind.ACTIVATION and tensor.dtype is torch.float32:
             row = row._replace(detail=json.dumps({"rounded": roundings(flat)}))
         data = None
-        if base is not None:
-            place = {"offset": tensor.storage_offset() - base.offset, "strides": list(tensor.stride())}
-            value = Value(True, statistics, fingerprint)
-            value.sampled = _sample(tensor)
-            self._sink.add_view(value, row._replace(view=json.dumps(place)), base.thing)
-            return value
         if reason is None:
             data = octets(flat if flat.data_ptr() != tensor.data_ptr() else flat.clone()).numpy()
         value = Value(reason is None, statistics, fingerprint)
-        if self._sees_writes:
-            value.sampled = _sample(tensor)
-            if data is not None and tensor.is_contiguous():
-                memory.whole = Whole(tensor, memory.epoch, value)
-        elif fingerprint is None:
+        if fingerprint is None:
             value.sampled = sample(flat)
         if must_compare and known is not None:
             self._sink.add_pending(value, _Compared(known, row, data, 0 if data is None else nbytes))
@@ -141,28 +131,21 @@ class Values:
             self._sink.add_value(value, row, data, nbytes)
         return value
 
-    def _base_of(self, tensor: Tensor, memory: Memory[Value], policy: Policy) -> Whole[Value] | None:
-        """The recorded run of memory that `tensor` is a view of; a dense tensor that is not row-major is one of itself, as it lies."""
-        whole = memory.whole
-        if whole is not None and whole.covers(tensor, memory.epoch):
-            return whole
-        if not policy.bytes_kept or policy.budget is not None or tensor.is_contiguous() or tensor.is_complex() or tensor.is_neg():
-            return None
-        order = sorted(range(tensor.dim()), key=lambda d: (-int(tensor.stride(d)), d))
-        lying = tensor.detach().permute(order)
-        if not lying.is_contiguous():
-            return None
-        self.record(lying, policy)
-        return memory.whole if memory.whole is not None and memory.whole.covers(tensor, memory.epoch) else None
-
     def _record_on_device(
-        self, tensor: Tensor, part: Plain | None, known: Value | None, policy: Policy, kind: ValueKind, name: str | None
+        self,
+        tensor: Tensor,
+        part: Plain | None,
+        known: Value | None,
+        policy: Policy,
+        kind: ValueKind,
+        name: str | None,
+        memory: Memory[Value] | None,
     ) -> Value:
         flat = dense(tensor.detach())
         nbytes = flat.numel() * flat.element_size()
         reason = policy.refuse(nbytes)
         value = Value(reason is None)
-        row = self._row(tensor, part, kind, name, reason)
+        row = self._row(tensor, part, kind, name, reason, memory=memory)
         pending = DevicePending(
             flat,
             row,
@@ -176,11 +159,13 @@ class Values:
         self._sink.add_pending(value, pending)
         return value
 
-    def _announce(self, tensor: Tensor, part: Plain | None, policy: Policy, kind: ValueKind, name: str | None) -> Value:
+    def _announce(
+        self, tensor: Tensor, part: Plain | None, policy: Policy, kind: ValueKind, name: str | None, memory: Memory[Value] | None
+    ) -> Value:
         nbytes = tensor.numel() * tensor.element_size()
         reason = policy.refuse(nbytes)
         value = Value(reason is None)
-        self._sink.add_value(value, self._row(tensor, part, kind, name, reason), None, nbytes)
+        self._sink.add_value(value, self._row(tensor, part, kind, name, reason, memory=memory), None, nbytes)
         return value
 
     def _row(
@@ -214,10 +199,6 @@ class Values:
         )
 
 
-def _sample(tensor: Tensor) -> bytes:
-    return sample(tensor) if tensor.device.type == "cpu" else b""
-
-
 class _Compared:
     """A value that is an earlier one if its stored bytes are equal."""
 
@@ -240,3 +221,8 @@ def dense(tensor: Tensor) -> Tensor:
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     return tensor.contiguous()
+
+
+def lies_plainly(tensor: Tensor) -> bool:
+    """Whether the bits in memory are the tensor's own: not lazily conjugated or negated."""
+    return not (tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()))

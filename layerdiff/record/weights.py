@@ -76,11 +76,16 @@ def _qualified(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def weights_by_storage(root: nn.Module) -> dict[int, tuple[ValueKind, str, Any]]:
-    """The parameters and buffers of a model by the address of their storage: kind, qualified name, place in it."""
-    found: dict[int, tuple[ValueKind, str, Any]] = {}
+NamedStorages = dict[int, tuple[dict[Any, str], ValueKind]]
+"""By the address of a storage: the names of the places in it, and their kind."""
+
+
+def weights_by_storage(root: nn.Module) -> NamedStorages:
+    """Where the parameters and buffers of a model lie."""
+    found: NamedStorages = {}
     for kind, named in ((ValueKind.PARAMETER, root.named_parameters()), (ValueKind.BUFFER, root.named_buffers())):
         for name, tensor in named:
             if is_ordinary(tensor):
-                found.setdefault(tensor.untyped_storage()._cdata, (kind, name, (tensor.storage_offset(), tensor.shape, tensor.stride())))
+                places, _ = found.setdefault(tensor.untyped_storage()._cdata, ({}, kind))
+                places.setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), name)
     return found

@@ -56,6 +56,10 @@ def _decode(thing: Any, tensor: Callable[[str], Any], depth: int) -> Any:
                 return tensor(content)
             if kind == "float" and content in ("nan", "inf", "-inf"):
                 return float(content)
+            if kind == "complex" and isinstance(content, list) and len(content) == 2:
+                parts = [_decode(part, tensor, depth + 1) for part in content]
+                if all(type(part) is float for part in parts):
+                    return complex(*parts)
             if kind in _TOKENS and isinstance(content, str):
                 return Token(kind, content.removeprefix("torch."))
             if kind == "tuple" and isinstance(content, list):

@@ -44,6 +44,7 @@ class Derived:
         file = self._file
         rows: list[int] = []
         row = value
+        made: Bytes | None
         while True:
             made = self._made.get(row)
             if made is not None:
@@ -56,8 +57,10 @@ class Derived:
             row = int(file.values.base[row])
             require(row != ABSENT, file.path, f"value {rows[-1]} is a view or a version of nothing")
         for row in reversed(rows):
+            assert made is not None
             is_view = int(file.values.storage[row]) == Storage.VIEW
             made = self._view(row, made) if is_view else self._patched(row, made)
+        assert made is not None
         if rows and int(file.values.storage[value]) == Storage.PATCHED:
             self._keep(value, made)
         return made
@@ -70,7 +73,8 @@ class Derived:
         nbytes = file.count(value) * dtype.itemsize
         require(nbytes <= self._most_bytes, file.path, f"value {value} is a view that claims {nbytes} bytes")
         elements = self._region(value, base, dtype, shape, described)
-        return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+        flat: Bytes = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+        return flat
 
     def _patched(self, value: int, base: Bytes) -> Bytes:
         file = self._file
@@ -93,7 +97,8 @@ class Derived:
         if "dim" not in patch:
             self._region(value, whole, dtype, shape, patch)[...] = written
             return
-        dim, size = patch["dim"], patch.get("size")
+        dim: Any = patch["dim"]
+        size: Any = patch.get("size")
         ok = type(dim) is int and 0 <= dim < len(shape) and type(size) is int and 0 <= size < 1 << 62
         require(ok, file.path, f"value {value} has a written part without a dimension")
         index = self._index(value, patch.get("index"), size)
@@ -127,7 +132,9 @@ class Derived:
 
     def _region(self, value: int, flat: Bytes, dtype: np.dtype[Any], shape: Any, described: dict[str, Any]) -> NDArray[Any]:
         """The elements of `flat` that `offset` and `strides` name, as a view of it."""
-        file, offset, strides = self._file, described.get("offset"), described.get("strides")
+        file = self._file
+        offset: Any = described.get("offset")
+        strides: Any = described.get("strides")
         ok = type(offset) is int and 0 <= offset < 1 << 62 and isinstance(strides, list) and len(strides) == len(shape)
         ok = ok and all(type(s) is int and 0 <= s < 1 << 62 for s in strides or [])
         require(ok, file.path, f"value {value} is a view without a place")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from layerdiff.trace.reader import open_trace
 from tests.cli.conftest import Run
 
 SCRIPT = """
@@ -62,6 +63,17 @@ def test_selections_reach_the_recorder(run: Run, script: Path) -> None:
     out = run("inspect", "x.h5", code=0).stdout
     assert "step 1" in out and "step 0" not in out
     assert "0 B kept" in out
+
+
+def test_operators_all_or_of_some_modules(run: Run, script: Path, tmp_path: Path) -> None:
+    run("record", "-o", "all.h5", "--operators", "--", script.name, code=0)
+    run("record", "-o", "some.h5", "--operators", "1", "--", script.name, code=0)
+    found = {name: open_trace(tmp_path / name).files[0] for name in ("all.h5", "some.h5")}
+    sites = {name: {file.site(call) for call in range(len(file.calls))} for name, file in found.items()}
+    assert {"0", "0/aten.addmm.default#0", "1/aten.native_layer_norm.default#0"} <= sites["all.h5"]
+    assert {"1/aten.native_layer_norm.default#0"} == {site for site in sites["some.h5"] if "aten" in site and "(outside)" not in site}
+    out = run("record", "-o", "x.h5", "--operators", "--plan", "--", script.name, code=0).stdout
+    assert "  calls   4\n" not in out, "operators are counted, too"
 
 
 def test_a_plan_counts_and_writes_nothing(run: Run, script: Path, tmp_path: Path) -> None:

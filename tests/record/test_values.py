@@ -277,19 +277,19 @@ def test_an_address_used_again_is_another_identity() -> None:
     x = torch.ones(1000)
 
     def found(x: torch.Tensor) -> str | None:
-        return known.memory(x).places.get(place_of(x, x._version))
+        return known.memory(x.untyped_storage()).places.get(place_of(x, x._version))
 
-    known.memory(x).places[place_of(x, x._version)] = "first"
+    known.memory(x.untyped_storage()).places[place_of(x, x._version)] = "first"
     assert "first" == found(x)
     x.add_(1)
     assert found(x) is None
-    addresses, numbers = set(), {known.memory(x).number}
+    addresses, numbers = set(), {known.memory(x.untyped_storage()).number}
     for _ in range(50):
         del x
         x = torch.zeros(1000)
         addresses.add(x.data_ptr())
         assert found(x) is None
-        numbers.add(known.memory(x).number)
+        numbers.add(known.memory(x.untyped_storage()).number)
     assert len(addresses) < 50  # memory was used again
     assert 51 == len(numbers)  # and is another memory each time
     del x

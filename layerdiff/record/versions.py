@@ -1,0 +1,243 @@
+"""`Versions`: values while every operator is seen, so that writes are counted, and views and versions need no bytes.
+
+A **run** is a stretch of a storage that was recorded with its bytes. A tensor inside it is a view of it. A write to a part of
+it stores that part alone; the run's next version, made when somebody reads it, is the one before with the parts written. What is
+stored is always read from memory after the write: an operator that wrote something else than its operands say is seen.
+
+Writes of kernels that torch does not dispatch are not seen. A few bytes of every run and value are compared whenever it is
+read again; where they differ, all that is known of the storage is dropped and what is there is recorded anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from layerdiff.record.fingerprint import octets
+from layerdiff.record.identity import Memory
+from layerdiff.record.keep import Policy
+from layerdiff.record.samples import sample_run
+from layerdiff.record.sink import Patch, Value
+from layerdiff.record.tensors import Plain
+from layerdiff.record.values import UNWRITTEN, Values, lies_plainly
+from layerdiff.trace.schema import ValueKind, ValueRow
+
+_MOST_RUNS: Final = 32
+_KEEPS: Final = Policy()
+Slices = tuple[int, Tensor, Tensor | None]
+"""A dimension, the indices of the slices along it that an operator wrote, and the operand that they are copies of."""
+
+
+class Run:
+    """A stretch of a storage whose bytes were recorded."""
+
+    __slots__ = ("first", "nbytes", "patches", "row", "sampled", "thing")
+
+    def __init__(self, row: ValueRow, thing: Value, first: int, nbytes: int, sampled: bytes) -> None:
+        self.row = row
+        self.thing = thing
+        self.first = first
+        self.nbytes = nbytes
+        self.sampled = sampled
+        self.patches: list[Patch] = []
+        """What was written since `thing`."""
+
+    def covers(self, first: int, last: int, itemsize: int) -> bool:
+        """Whether the bytes from `first` up to `last` are some of these, at a distance of whole elements."""
+        return self.first <= first and last <= self.first + self.nbytes and (first - self.first) % itemsize == 0
+
+
+class Versions(Values):
+    """Records tensors. Call with gradients, autocast and modes off (quiet.py); the reading of a known value needs none of it."""
+
+    def record(
+        self,
+        tensor: Tensor,
+        policy: Policy,
+        kind: ValueKind = ValueKind.ACTIVATION,
+        name: str | None = None,
+        *,
+        part: Plain | None = None,
+        trusted: bool = False,
+    ) -> Value:
+        """The value of one tensor that `plain` returned, in `part` where there is more to say."""
+        measures = self._sink.measures
+        if part is not None and part.reason is not None and (measures or not tensor.is_meta):
+            return self._without(tensor, part, kind, name)
+        storage = tensor.untyped_storage()
+        memory = self.known.memory(storage)
+        offset, shape, strides, dtype = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        plainly = lies_plainly(tensor)
+        place = (dtype, offset, shape, strides, plainly)
+        known = memory.places.get(place)
+        itemsize = dtype.itemsize
+        if known is not None:
+            first, nbytes, sampled = known.run
+            if known.kept or not policy.bytes_kept or policy.budget is not None:
+                if not measures or sampled == sample_run(storage, first, nbytes):
+                    return known
+                self._unseen(memory)
+        else:
+            first = int(offset) * itemsize
+            nbytes = _extent(shape, strides) * itemsize
+        if memory.untouched is not None and measures and memory.untouched != sample_run(storage, 0, storage.nbytes()):
+            self._unseen(memory)  # allocated, and then written by a kernel that torch does not know
+        value = self._view_of(tensor, storage, memory, first, nbytes, plainly) if policy.bytes_kept and nbytes else None
+        if value is None and plainly and nbytes and policy.bytes_kept and policy.budget is None and not tensor.is_contiguous():
+            lying = _lying(tensor)
+            if lying is not None:
+                self.record(lying, policy)
+                value = self._view_of(tensor, storage, memory, first, nbytes, plainly)
+        if value is None:
+            value = self._store(tensor, part, None, policy, kind, name, memory)
+            value.run = (first, nbytes, sample_run(storage, first, nbytes) if measures else b"")
+            if value.kept and plainly and nbytes and tensor.is_contiguous():
+                self._add_run(memory, tensor, value)
+        memory.places[place] = value
+        return value
+
+    def record_unwritten(self, tensor: Tensor) -> Value:
+        """A tensor whose memory was just allocated: it has no contents to record."""
+        storage = tensor.untyped_storage()
+        memory = self.known.memory(storage)
+        memory.places.clear()
+        memory.runs.clear()
+        memory.untouched = sample_run(storage, 0, storage.nbytes()) if self._sink.measures else b""
+        return self._without(tensor, Plain(tensor, reason=UNWRITTEN), ValueKind.ACTIVATION, None, memory)
+
+    def wrote(
+        self,
+        tensor: Tensor,
+        policy: Policy | None,
+        kind: ValueKind = ValueKind.ACTIVATION,
+        name: str | None = None,
+        slices: Slices | None = None,
+    ) -> Value | None:
+        """An operator wrote to `tensor`: its new value, or None without a policy, where nothing is recorded."""
+        storage = tensor.untyped_storage()
+        memory = self.known.memory(storage)
+        memory.epoch += 1
+        memory.untouched = None
+        memory.places.clear()
+        itemsize = tensor.dtype.itemsize
+        first = int(tensor.storage_offset()) * itemsize
+        last = first + _extent(tensor.shape, tensor.stride()) * itemsize
+        if last == first:
+            return None if policy is None else self.record(tensor, policy, kind, name)
+        keeps = policy is not None and policy.bytes_kept and policy.budget is None and lies_plainly(tensor)
+        touched = [run for run in memory.runs if run.first < last and first < run.first + run.nbytes]
+        if not touched:
+            return None if policy is None else self.record(tensor, policy, kind, name)
+        inside = [run for run in touched if keeps and run.covers(first, last, itemsize)]
+        if slices is None:  # a run that was overwritten as a whole begins anew
+            inside = [run for run in inside if not (run.nbytes == last - first and tensor.is_contiguous())]
+        memory.runs = [run for run in memory.runs if run not in touched or run in inside]
+        if policy is None:
+            return None
+        if not inside:
+            return self.record(tensor, policy, kind, name)
+        dim, index, source = (0, None, None) if slices is None else slices
+        where: dict[str, Any] = {"strides": list(tensor.stride())}
+        if index is None:
+            written = self._store(tensor, None, None, policy, kind, name, memory)
+            written.run = (first, last - first, sample_run(storage, first, last - first) if self._sink.measures else b"")
+            indices = None
+        else:
+            written = self._slices(tensor.detach().index_select(dim, index), source, policy)
+            indices = self._own(index, policy)
+            where |= {"dim": dim, "size": tensor.shape[dim]}
+        for run in inside:
+            run.patches.append((written, {"offset": (first - run.first) // itemsize, **where}, indices))
+            if self._sink.measures:
+                run.sampled = sample_run(storage, run.first, run.nbytes)
+        if indices is not None:
+            return self.record(tensor, policy, kind, name)
+        memory.places[(tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)] = written
+        return written
+
+    def _slices(self, region: Tensor, source: Tensor | None, policy: Policy) -> Value:
+        """What was written: the operand that was copied, where it is stored and memory holds its very bits."""
+        if source is not None and source.dtype is region.dtype and source.shape == region.shape and lies_plainly(source):
+            value = self.record(source, policy)
+            same = not self._sink.measures or torch.equal(octets(source.detach().contiguous()), octets(region))
+            if value.kept and not value.patched and same:
+                return value
+        return self._own(region, policy)
+
+    def _own(self, tensor: Tensor, policy: Policy) -> Value:
+        """A value with bytes of its own, or a view of such."""
+        value = self.record(tensor, policy)
+        return self._store(tensor, None, None, _KEEPS, ValueKind.ACTIVATION, None, None) if value.patched or not value.kept else value
+
+    def _view_of(
+        self, tensor: Tensor, storage: UntypedStorage, memory: Memory[Value], first: int, nbytes: int, plainly: bool
+    ) -> Value | None:
+        """The tensor as a view of a run that is in the trace as it is in memory; None where there is none."""
+        if not plainly:
+            return None
+        itemsize = tensor.dtype.itemsize
+        for run in memory.runs:
+            if not run.covers(first, first + nbytes, itemsize):
+                continue
+            if self._sink.measures and run.sampled != sample_run(storage, run.first, run.nbytes):
+                self._unseen(memory)
+                return None
+            if run.patches:
+                self._renew(run, memory)
+            row = self._row(tensor, None, ValueKind.ACTIVATION, None, None, memory=memory)
+            if run.nbytes == nbytes and run.row.dtype == row.dtype and run.row.shape == row.shape and tensor.is_contiguous():
+                thing: Value = run.thing
+                return thing
+            value = Value(True)
+            value.patched = run.thing.patched
+            value.run = (first, nbytes, sample_run(storage, first, nbytes) if self._sink.measures else b"")
+            whole = run.nbytes == nbytes and run.row.dtype == row.dtype and not run.thing.patched
+            self._sink.add_view(value, row, run.thing, (first - run.first) // itemsize, tensor.stride(), whole=whole)
+            return value
+        return None
+
+    def _renew(self, run: Run, memory: Memory[Value]) -> None:
+        """Make the version of a run in which its patches are written."""
+        value = Value(True)
+        value.patched = True
+        value.run = (run.first, run.nbytes, run.sampled)
+        run.row = run.row._replace(version=memory.epoch, statistics=None, fingerprint=None, detail=None)
+        self._sink.add_patched(value, run.row, run.thing, run.patches)
+        run.thing, run.patches = value, []
+
+    def _add_run(self, memory: Memory[Value], tensor: Tensor, value: Value) -> None:
+        first, nbytes, sampled = value.run
+        row = self._row(tensor, None, value.kind, value.name, None, memory=memory)
+        memory.runs = [Run(row, value, first, nbytes, sampled), *memory.runs[: _MOST_RUNS - 1]]
+
+    def _unseen(self, memory: Memory[Value]) -> None:
+        """Somebody wrote to a storage unseen: nothing that is known of it holds."""
+        memory.epoch += 1
+        memory.untouched = None
+        memory.places.clear()
+        memory.runs = []
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """How many elements lie from the first to the last one of a tensor."""
+    last = 0
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * stride
+    return last + 1
+
+
+def _lying(tensor: Tensor) -> Tensor | None:
+    """The memory of a tensor that is only turned or expanded, row-major as it lies; None where it has gaps or overlaps."""
+    dims = zip(tensor.stride(), tensor.shape, strict=True)
+    kept = sorted(((stride, size) for stride, size in dims if stride and size > 1), reverse=True)
+    strides, shape = [stride for stride, _ in kept], [size for _, size in kept]
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride != expected:
+            return None
+        expected *= size
+    return tensor.detach().as_strided(shape, strides, tensor.storage_offset())

@@ -312,7 +312,7 @@ def variations() -> Iterator[Harmless]:
     yield Harmless("padding of garbage", scenario="padded", options=(("garbage", 17),), equal_in_float64=False)
     yield Harmless("dropout with the same seed", scenario="trained")
     yield Harmless("a warm-up before", warm_up=True)
-    yield Harmless("int8 weights that are allowed", _int8, allow=("int8",), equal_in_float64=False)
+    yield Harmless("int8 weights that are allowed", _int8, allow=("quantised",), equal_in_float64=False)
     yield Harmless("fused qkv", _fused_qkv)
     yield Harmless("fused qkv bf16", _fused_qkv, dtype=half)
     yield Harmless("fused gate and up", _fused_gate_up)

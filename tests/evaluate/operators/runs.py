@@ -26,7 +26,7 @@ class Choice:
     models: str = "*"
     dtypes: tuple[str, ...] = ("fp32", "bf16")
     seeds: tuple[int, ...] = (0,)
-    sizes: tuple[str, ...] = ("tiny", "small", "wide")
+    sizes: tuple[str, ...] = ("small", "wide")
     layers: tuple[int, ...] = (0, -1)
     """Layers in which faults are put; negative ones count from the last."""
 

@@ -72,14 +72,16 @@ def record(
 ) -> None:
     """Run a scenario inside `contexts`, which lie below the recorder."""
     family = FAMILIES[setting.family]
+    before = SCENARIOS["prefill"](family, replace(setting.shape, length=5), 9)
+    run = SCENARIOS[scenario](family, setting.shape, setting.seed, **options)
     with contextlib.ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)
         stack.enter_context(Recorder(path, model, operators=True))
         stack.enter_context(torch.no_grad())
         if warm_up:
-            SCENARIOS["prefill"](model, family, replace(setting.shape, length=5), 9)
-        SCENARIOS[scenario](model, family, setting.shape, setting.seed, **options)
+            before(model)
+        run(model)
 
 
 class References:

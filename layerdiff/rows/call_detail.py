@@ -158,10 +158,12 @@ def _operands(rows: Rows, row: int, record: Both[CallRecord | str] | None, width
     """One line a value: position, both sides, whether equal, and who made it."""
     comparison, alone = rows.comparison, one_sided(rows, row)
     found = pairs_of(comparison, row).tolist()
-    if not found:
-        return [line(_label("values"), (f"the {alone} alone ran it" if alone else "none were recorded", Tone.DIM))]
     sides = [side for side in (record.reference, record.target) if isinstance(side, CallRecord)] if record is not None else []
     body = []
+    if not found and alone and sides:
+        body = [(name, text, f"{alone} only", sides[0].made_by.get(name, "")) for name, text in list(sides[0].values.items())[:40]]
+    if not found and not body:
+        return [line(_label("values"), (f"the {alone} alone ran it" if alone else "none were recorded", Tone.DIM))]
     for pair in found[:40]:
         name = position(comparison, pair)
         reference, target = (value_name(comparison, pair, side) for side in ("reference", "target"))

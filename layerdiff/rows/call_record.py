@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from layerdiff.errors import LayerdiffError
 from layerdiff.rows.cells import visible
 from layerdiff.rows.traces import Traces
+from layerdiff.rows.values import shape_text
 from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -30,6 +31,8 @@ class CallRecord:
     """Arguments that are no tensors, as they were passed: `[2] 1e-06`, `dim=-1`."""
     made_by: Mapping[str, str]
     """By position of an operand: the call that made it, or the parameter that it is."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """By position of every value, outputs first: dtype and shape."""
 
 
 class Producers:
@@ -62,13 +65,15 @@ def record_of(traces: Traces, producers: Producers, comparison: Comparison, row:
 def _side(traces: Traces, producers: Producers, comparison: Comparison, row: int, name: str) -> CallRecord | str:
     try:
         file, call = traces.file(comparison, name, row)
-        made_by = {edge.position: _maker(file, producers, edge.value) for edge in file.edges_of(call) if edge.role != Role.OUTPUT}
+        edges = sorted(file.edges_of(call), key=lambda edge: edge.role != Role.OUTPUT)
+        values = {edge.position: visible(f"{file.dtype_name(edge.value)} {shape_text(file.shape(edge.value))}") for edge in edges}
+        made_by = {edge.position: _maker(file, producers, edge.value) for edge in edges if edge.role != Role.OUTPUT}
         detail = file.json(int(file.calls.detail[call]))
         arguments = detail.get("arguments") if isinstance(detail, dict) else None
         operator = int(file.calls.kind[call]) != CallKind.MODULE
         scalars = tuple(_scalars(arguments)) if operator and isinstance(arguments, dict) else ()
         stack = visible(file.text(int(file.calls.stack[call])) or "")
-        return CallRecord(stack, scalars, made_by)
+        return CallRecord(stack, scalars, made_by, values)
     except (LayerdiffError, OSError) as error:
         return visible(str(error))
 

@@ -79,6 +79,15 @@ def test_both_sides_where_they_differ_and_one_where_not(rows: Rows) -> None:
     assert all(line.width <= 60 for line in call_detail(rows, add, both, 60))
 
 
+def test_a_call_of_one_side_lists_what_its_own_trace_says(rows: Rows) -> None:
+    lone = row_of(rows, f"{NORM}/npu.rms_norm.default#0")
+    mine = CallRecord("npu.py:3 forward", (), {"in[0]": "a.b"}, {"out": "bfloat16 [2,3]", "in[0]": "float32 [2,3]"})
+    lines = [line.plain.rstrip() for line in call_detail(rows, lone, Both("the reference did not run this call", mine), 110)]
+    assert "source    target    npu.py:3 forward" in lines
+    assert "out     bfloat16 [2,3]   target only" in lines
+    assert "in[0]   float32 [2,3]    target only  a.b" in lines
+
+
 def test_evidence_of_any_shape_is_shown() -> None:
     odd = {"\x1b[2J": {"deep": [1, 2]}, "ladder": ["a sentence", {"rung": "r", "measured": "n/a", "why": {"x": 1}}], "zrms": "text"}
     calls = [replace(call, evidence=odd) if call.verdict is Verdict.DEFECT else call for call in NORM_CALLS]

@@ -1,0 +1,407 @@
+"""The ladder for one call: its recorded results against its own exact results, in units of what arithmetic may make.
+
+What is compared is the distance of the exact result to the interval of reals that round to the recorded one, never the
+plain difference: in bf16 the rounding of a correct result is a thousand times what a small fault makes. Statistics are
+of the whole result, never a vote of elements. The bound convicts sums and never acquits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.arithmetic.contract import Contract, Spread
+from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named
+from layerdiff.arithmetic.sums import VALID_BELOW
+from layerdiff.trace.arguments import Arguments
+
+Word = Literal["identical", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
+
+ZRMS_LIMIT: Final = 1.5
+ZMAX_LIMIT: Final = 12.0
+"""Root mean square and maximum of z up to which a sum is acquitted. Worst of every summation order tried: 1.2 and 9.0."""
+FEW_TERMS: Final = 16
+"""Below as many terms the bound decides both ways: so few roundings have no statistics."""
+FEW_RESULTS: Final = 64
+"""Below as many results the statistics of one call say nothing; the judge pools repeats."""
+_REFINE_FROM: Final = 6.0
+_REFINED_TERMS: Final = 1 << 25
+_SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "identical")
+
+
+@dataclass(frozen=True)
+class Own:
+    """What the ladder says of one call.
+
+    Attributes:
+        verdict: the word of the first rung that decides. `identical`: every result is the exact one, correctly rounded.
+        rung: the rule that decided, with its formula.
+        measured, allowed: the figure of that rule, and its limit.
+        zrms, zmax: excess over sigma, root mean square and maximum over the elements compared; inf where sigma is 0 and the
+            excess is not; NaN where there are no statistics.
+        count: how many elements were compared.
+        worst: flat index of the worst element, -1 where there is none.
+        cause: what the fault is called where a test names it.
+        statement: one sentence with the numbers.
+        evidence: plain numbers and texts; `result` is the index of the result spoken of, `informative` how many elements
+            lie outside their rounding interval, `sigma` and `bound` and `exact` and `recorded` those of the worst element,
+            `chain` the effective chain length L, how many additions would make this error.
+    """
+
+    verdict: Word
+    rung: str
+    measured: float
+    allowed: float
+    zrms: float
+    zmax: float
+    count: int
+    worst: int
+    cause: str | None
+    statement: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One result of a call that sigma does not acquit, as the tests that name a fault see it.
+
+    recorded, exact, sigma, bound: float64 of one shape; `live` marks the elements that are compared. `terms` is K.
+    """
+
+    recorded: NDArray[np.float64]
+    exact: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    bound: NDArray[np.float64]
+    live: NDArray[np.bool_]
+    format: Format
+    accumulator: Format
+    terms: int
+
+    def explained_by(self, exact: NDArray[Any], format: Format | None = None) -> bool:
+        """Whether the recorded result is within sigma (within the bound where terms or results are few) of another exact result."""
+        distance = excess(self.recorded, np.asarray(exact, np.float64), format or self.format)[self.live]
+        if self.terms < FEW_TERMS or distance.size < FEW_RESULTS:
+            return bool(np.all(distance <= self.bound[self.live]))
+        z = _ratio(distance, self.sigma[self.live])
+        return bool(_rms(z) <= ZRMS_LIMIT and np.max(z) <= ZMAX_LIMIT)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A fault with its name: the verdict it means, the cause, a sentence, and its numbers."""
+
+    verdict: Literal["precision", "defect"]
+    cause: str
+    statement: str
+    evidence: dict[str, Any]
+
+
+Explain = Callable[[Residual], "Explanation | None"]
+
+
+def replay_call(
+    contract: Contract,
+    arguments: Arguments,
+    recorded: Sequence[NDArray[Any]],
+    dtypes: Sequence[str],
+    accumulator: Format | None = None,
+    *,
+    dead: Sequence[NDArray[np.bool_] | None] = (),
+) -> Own:
+    """The ladder for one call whose contract has an exact function: exact results, choices settled, spreads, structure tests.
+
+    Args:
+        contract: with `exact`.
+        arguments: the operands as consumed, float64 for every float dtype.
+        recorded: the results, decoded in the same way, in the order of the contract.
+        dtypes: torch's names of their dtypes.
+        accumulator: the declared format; None for fp32, or float64 where a result or an operand format is float64.
+        dead: for each result a mask of elements that are not compared, or None.
+
+    Raises ContractError for arguments that the contract does not know, ValueError for a contract without `exact`.
+    """
+    from layerdiff.arithmetic.structure import explanation_for
+
+    if contract.exact is None:
+        raise ValueError("This contract has no exact function; run the operator elsewhere and call own_replay.")
+    declared = accumulator or accumulator_for(*dtypes)
+    with np.errstate(all="ignore"):
+        exact = contract.exact(arguments)
+        if contract.settle is not None:
+            exact = contract.settle(arguments, exact, tuple(recorded))
+        spreads = contract.spread(arguments, exact, declared)
+    product = contract.product
+
+    def explain(residual: Residual) -> Explanation | None:
+        return explanation_for(residual, product(arguments) if product is not None else None)
+
+    return own_replay(recorded, dtypes, exact, spreads, declared, dead=dead, explain=explain)
+
+
+def own_replay(
+    recorded: Sequence[NDArray[Any]],
+    dtypes: Sequence[str],
+    exact: Sequence[NDArray[Any]],
+    spreads: Sequence[Spread],
+    accumulator: Format,
+    *,
+    dead: Sequence[NDArray[np.bool_] | None] = (),
+    explain: Explain | None = None,
+) -> Own:
+    """The ladder for the results of one call: the worst of its results, the first of equals.
+
+    Args:
+        recorded: decoded results: float64 for floats, native integers and bools.
+        dtypes: torch's names of their dtypes.
+        exact: the exact results (those beyond the contract's are not compared).
+        spreads: a Spread a result.
+        accumulator: the declared accumulator.
+        dead: masks of elements that are not compared.
+        explain: asked for a name where sigma does not acquit.
+    """
+    found: Own | None = None
+    masks = list(dead) + [None] * len(exact)
+    for index, (one, dtype, right, spread, mask) in enumerate(zip(recorded, dtypes, exact, spreads, masks, strict=False)):
+        with np.errstate(all="ignore"):
+            own = _result(np.asarray(one), dtype, np.asarray(right), spread, accumulator, mask, explain)
+        own = replace(own, evidence={"result": index, **own.evidence})
+        if found is None or _SEVERITY.index(own.verdict) < _SEVERITY.index(found.verdict):
+            found = own
+    return found or _incomparable("The call has no results that its contract speaks of.")
+
+
+def _result(
+    recorded: NDArray[Any],
+    dtype: str,
+    exact: NDArray[Any],
+    spread: Spread,
+    accumulator: Format,
+    dead: NDArray[np.bool_] | None,
+    explain: Explain | None,
+) -> Own:
+    if recorded.shape != exact.shape:
+        return _incomparable(f"The recorded result has shape {list(recorded.shape)}, the exact one {list(exact.shape)}.")
+    if recorded.dtype.kind == "c" or exact.dtype.kind == "c":
+        return _incomparable("Complex results have no own replay.")
+    alive = np.ones(recorded.shape, bool) if dead is None else ~np.broadcast_to(dead, recorded.shape)
+    sigma = np.broadcast_to(np.asarray(spread.sigma, np.float64), recorded.shape)
+    bound = np.broadcast_to(np.asarray(spread.bound, np.float64), recorded.shape)
+    format = format_named(dtype)
+    if format is None:
+        if recorded.dtype.kind == "f":
+            return _incomparable(f"The format {dtype} has no arithmetic here.")
+        return _discrete(recorded, exact, bound, alive)
+    right = exact.astype(np.float64)
+    recorded = recorded.astype(np.float64)
+    if accumulator.name == FLOAT64.name:  # the exact result is itself computed in float64: two of one kind are compared
+        sigma, bound = sigma * 2.0**0.5, bound * 2.0
+    wrong = _non_finite(recorded, right, bound, alive, format)
+    if wrong is not None:
+        return wrong
+    live = alive & np.isfinite(recorded) & np.isfinite(right) & np.isfinite(bound)
+    distance = np.where(live, excess(recorded, right, format), 0.0)
+    if format.smallest_exponent <= -126:  # what lies below the normal numbers may be flushed to zero
+        distance = np.where((recorded == 0) & (np.abs(right) < accumulator.smallest_normal), 0.0, distance)
+    residual = Residual(recorded, right, sigma, bound, live, format, accumulator, spread.terms)
+    return _finite(residual, distance, spread, explain)
+
+
+def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, explain: Explain | None) -> Own:
+    """Rungs 3, 4, 7, 8 and 9, over the finite elements of one result."""
+    count, informative = int(residual.live.sum()), int(np.count_nonzero(distance))
+    z = _ratio(distance, residual.sigma)
+    terms, unit = spread.terms, residual.accumulator.unit
+    if informative == 0:
+        statement = f"All {count} elements are the exact result, correctly rounded."
+        return Own(
+            "identical", "3: the exact result, correctly rounded", 0.0, 0.0, 0.0, 0.0, count, -1, None, statement, {"informative": 0}
+        )
+    live = residual.live
+    if terms >= FEW_TERMS and spread.refine is not None and (np.max(z) > _REFINE_FROM or _rms(z[live]) > ZRMS_LIMIT):
+        sigma = _refined(spread, residual, z)
+        residual = replace(residual, sigma=sigma)
+        z = _ratio(distance, sigma)
+    zrms, zmax = _rms(z[live]), float(np.max(z))
+    over = _ratio(distance, residual.bound)
+    most = float(np.max(over))
+    few = terms < FEW_TERMS or count < FEW_RESULTS
+    worst = int(np.argmax(over if few else z))
+    evidence = _worst_evidence(residual, distance, worst) | {
+        "informative": informative,
+        "terms": terms,
+        "accumulator": residual.accumulator.name,
+    }
+    chain = _chain(distance, residual, terms)
+    if chain is not None:
+        evidence["chain"] = chain
+
+    def own(verdict: Word, rung: str, measured: float, allowed: float, statement: str, cause: str | None = None, **more: Any) -> Own:
+        return Own(verdict, rung, measured, allowed, zrms, zmax, count, worst, cause, statement, {**evidence, **more})
+
+    valid = terms * unit < VALID_BELOW
+    if terms < FEW_TERMS and most <= 1.0:
+        return own("order-consistent", "4: elementwise bound", most, 1.0, f"The worst of {count} elements is at {most:.3g} of its bound.")
+    if terms >= FEW_TERMS and valid and count < FEW_RESULTS and most <= 1.0:
+        statement = f"Inside the deterministic bound ({most:.3g} of it); {count} results are too few for statistics."
+        return own("order-consistent", f"4: bound only, {count} outputs (F1)", most, 1.0, statement)
+    if not few and valid and zrms <= ZRMS_LIMIT and zmax <= ZMAX_LIMIT:
+        measured, allowed = (zrms, ZRMS_LIMIT) if zrms / ZRMS_LIMIT >= zmax / ZMAX_LIMIT else (zmax, ZMAX_LIMIT)
+        statement = f"{terms} additions at {residual.accumulator.name} make this error: {_figures(zrms, zmax)}."
+        return own("order-consistent", "4: excess over sigma (F4, F8)", measured, allowed, statement)
+    named = explain(residual) if explain is not None else None
+    if named is not None:
+        return own(named.verdict, "7: structure", *_decided(few, most, zrms, zmax), named.statement, named.cause, **named.evidence)
+    if not valid:
+        reach = terms * unit
+        statement = (
+            f"Statistics are not valid: {terms} terms times the unit of {residual.accumulator.name} is {reach:.3g}, over {VALID_BELOW}."
+        )
+        return own("not-comparable", "statistics not valid", reach, VALID_BELOW, statement)
+    if most > 1.0:
+        rung = "8: elementwise bound" if terms < FEW_TERMS else "8: deterministic bound (F1)"
+        beyond = int(np.count_nonzero(over > 1.0))
+        size = "without an error allowed" if np.isinf(most) else f"the worst at {most:.3g} times it"
+        return own(
+            "defect",
+            rung,
+            most,
+            1.0,
+            f"{beyond} of {count} elements lie outside the bound of {residual.accumulator.name}, {size}.",
+            outside=beyond,
+        )
+    measured, allowed = _decided(few, most, zrms, zmax)
+    statement = f"More than {terms} additions at {residual.accumulator.name} make: {_figures(zrms, zmax)}."
+    return own("unexplained", "9: excess over sigma (F4, F8)", measured, allowed, statement)
+
+
+def _figures(zrms: float, zmax: float) -> str:
+    return f"zrms {zrms:.3g} of {ZRMS_LIMIT}, zmax {zmax:.3g} of {ZMAX_LIMIT:g}"
+
+
+def _decided(few: bool, most: float, zrms: float, zmax: float) -> tuple[float, float]:
+    """The figure that did not pass, and its limit."""
+    if few:
+        return most, 1.0
+    return (zrms, ZRMS_LIMIT) if zrms > ZRMS_LIMIT else (zmax, ZMAX_LIMIT)
+
+
+def _non_finite(
+    recorded: NDArray[np.float64], exact: NDArray[np.float64], bound: NDArray[np.float64], alive: NDArray[np.bool_], format: Format
+) -> Own | None:
+    """Rung 2: NaN or Inf where the exact result is finite and representable, or another class where it is not finite."""
+    said = alive & ~np.isinf(bound)
+    reachable = np.isfinite(exact) & (np.abs(exact) + np.where(np.isnan(bound), 0.0, bound) < format.overflow)
+    new = said & ~np.isfinite(recorded) & reachable
+    if format.saturates_to_nan:
+        legitimate = np.isnan(recorded) & ~np.isnan(exact) & ~reachable
+    else:
+        legitimate = np.isinf(recorded) & np.isfinite(exact) & ~reachable & (np.signbit(recorded) == np.signbit(exact))
+    other = said & ~legitimate & ~new & _differing_class(recorded, exact)
+    count = int(said.sum())
+    for mask, verdict, rung, text in (
+        (new, "broken", "2: NaN or Inf where the exact result is finite", "are not finite where the exact result is"),
+        (other, "defect", "2: NaN and Inf by position", "are of another class (finite, NaN, Inf) than the exact result"),
+    ):
+        if np.any(mask):
+            found = int(mask.sum())
+            worst = int(np.argmax(mask))
+            evidence = {"recorded": float(recorded.reshape(-1)[worst]), "exact": float(exact.reshape(-1)[worst]), "informative": found}
+            statement = f"{found} of {count} elements {text}."
+            word: Word = "broken" if verdict == "broken" else "defect"
+            return Own(word, rung, float(found), 0.0, np.nan, np.nan, count, worst, None, statement, evidence)
+    return None
+
+
+def _differing_class(recorded: NDArray[np.float64], exact: NDArray[np.float64]) -> Any:
+    both_nan = np.isnan(recorded) & np.isnan(exact)
+    both_finite = np.isfinite(recorded) & np.isfinite(exact)
+    return ~(both_nan | both_finite | (recorded == exact))
+
+
+def _discrete(recorded: NDArray[Any], exact: NDArray[Any], bound: NDArray[np.float64], alive: NDArray[np.bool_]) -> Own:
+    """Integers and bools: equal, unless the bound says that either is right."""
+    different = alive & (recorded != exact)
+    off = np.abs(recorded.astype(np.float64) - exact.astype(np.float64))
+    wrong = different & (off > bound)
+    count, found = int(alive.sum()), int(wrong.sum())
+    if found:
+        worst = int(np.argmax(wrong))
+        evidence = {
+            "recorded": recorded.reshape(-1)[worst].item(),
+            "exact": exact.reshape(-1)[worst].item(),
+            "informative": int(different.sum()),
+        }
+        statement = f"{found} of {count} elements are not what the recorded operands give."
+        return Own(
+            "defect", "8: exact results are compared exactly", float(found), 0.0, np.nan, np.nan, count, worst, None, statement, evidence
+        )
+    undecided = int(different.sum())
+    if undecided:
+        statement = f"{undecided} of {count} elements lie so close to the border that either value is right."
+        evidence = {"informative": undecided}
+        return Own(
+            "order-consistent",
+            "4: beside a border",
+            float(undecided),
+            float(undecided),
+            np.nan,
+            np.nan,
+            count,
+            -1,
+            None,
+            statement,
+            evidence,
+        )
+    return Own(
+        "identical", "3: the exact result", 0.0, 0.0, 0.0, 0.0, count, -1, None, f"All {count} elements are exact.", {"informative": 0}
+    )
+
+
+def _refined(spread: Spread, residual: Residual, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """sigma with the elements that stand out recomputed from their actual prefix sums (F3), the worst first, within a budget of terms."""
+    assert spread.refine is not None
+    order = np.argsort(z, axis=None)[::-1]
+    over = int(np.count_nonzero(z > 1.0))
+    chosen = order[: max(1, min(over, _REFINED_TERMS // max(spread.terms, 1)))]
+    sigma = np.array(residual.sigma, np.float64)
+    flat = sigma.reshape(-1)
+    scale = 2.0**0.5 if residual.accumulator.name == FLOAT64.name else 1.0
+    flat[chosen] = np.maximum(flat[chosen], scale * spread.refine(chosen))
+    return sigma
+
+
+def _ratio(distance: NDArray[np.float64], unit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """distance / unit; 0 where there is no distance, inf where there is one and no unit."""
+    return np.where(distance > 0, distance / np.where(unit > 0, unit, 0.0), 0.0)
+
+
+def _rms(z: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(np.square(z)))) if z.size else 0.0
+
+
+def _chain(distance: NDArray[np.float64], residual: Residual, terms: int) -> float | None:
+    """L = K sum(e^2) / sum(sigma^2): how many additions in sequence would make this error; None where no error is allowed."""
+    sigma = residual.sigma[residual.live]
+    total = float(np.sum(np.square(sigma)))
+    return terms * float(np.sum(np.square(distance))) / total if total > 0 and np.isfinite(total) else None
+
+
+def _worst_evidence(residual: Residual, distance: NDArray[np.float64], worst: int) -> dict[str, Any]:
+    def at(values: NDArray[np.float64]) -> float:
+        return float(values.reshape(-1)[worst])
+
+    return {
+        "recorded": at(residual.recorded),
+        "exact": at(residual.exact),
+        "excess": at(distance),
+        "sigma": at(residual.sigma),
+        "bound": at(residual.bound),
+    }
+
+
+def _incomparable(why: str) -> Own:
+    return Own("not-comparable", "1: not comparable", np.nan, np.nan, np.nan, np.nan, 0, -1, None, why, {})

@@ -170,14 +170,14 @@ def faults() -> Iterator[Fault]:
     yield Fault("kernel: rows shifted", kernel("up", PRODUCTS, _on_first(_rows_shifted)))
     yield Fault("kernel: NaN in a row", kernel("o", PRODUCTS, _on_first(_nan_row)))
     yield Fault("kernel: memory not written", kernel("down", PRODUCTS, _on_first(_unwritten)))
-    yield Fault("kernel: scores, one split of K dropped", kernel("attention", _BMM, product(split_dropped), call=0))
-    yield Fault("kernel: mixing, stale tile", kernel("attention", _BMM, _on_first(_tile(None)), call=1))
+    yield Fault("kernel: scores without a split of K", kernel("attention", _BMM, product(split_dropped), call=0))
+    yield Fault("kernel: stale tile of mixed values", kernel("attention", _BMM, _on_first(_tile(None)), call=1))
     yield Fault("kernel: mixing in bf16 sums", kernel("attention", _BMM, product(_bf16_accumulator), call=1), families=("llama", "mini"))
     yield Fault("kernel: softmax not normalised", kernel("attention", SOFTMAX, _on_first(_not_summed_to_one)))
-    yield Fault("kernel: softmax, one element", kernel("attention", SOFTMAX, _on_first(_one_element)))
+    yield Fault("kernel: one element of a softmax", kernel("attention", SOFTMAX, _on_first(_one_element)))
     yield Fault("kernel: softmax rounded to bf16", kernel("attention", SOFTMAX, _on_first(_rounded)))
     yield Fault(
-        "kernel: sum of the residual, one row", kernel("layer", ADD, _on_first(_last_row_of_the_one_before), call=1), families=_DECODERS
+        "kernel: one row of the residual sum", kernel("layer", ADD, _on_first(_last_row_of_the_one_before), call=1), families=_DECODERS
     )
     yield Fault("kernel: sum of the residual scaled", kernel("layer", ADD, _on_first(_scaled), call=0), families=_DECODERS)
     yield Fault("kernel: product of gate and up scaled", kernel("mlp", MUL, _on_first(_scaled)), families=("mini", "llama"))
@@ -185,18 +185,18 @@ def faults() -> Iterator[Fault]:
     yield Fault("kernel: mean of squares scaled", kernel("input_norm", _MEAN, _on_first(_scaled)))
     yield Fault("kernel: root of the norm off", kernel("post_norm", ("aten.rsqrt.default",), _on_first(lambda y: y * (1 + 1e-4))))
     yield Fault("kernel: layer norm with bf16 statistics", kernel("layer_norm", _NORM, _layer_norm_statistics))
-    yield Fault("kernel: layer norm, one element", kernel("layer_norm", _NORM, _on_first(_one_element)))
+    yield Fault("kernel: one element of a layer norm", kernel("layer_norm", _NORM, _on_first(_one_element)))
     yield Fault("kernel: row of the embedding", kernel("embedding", _EMBEDDING, _on_first(_last_row_of_the_one_before)))
     yield Fault("kernel: cosine off", kernel("rotary", ("aten.cos.default",), _on_first(lambda y: y * (1 + 1e-4))))
     yield Fault(
         "kernel: fused attention scaled", kernel("attention", _SDPA, _on_first(_scaled)), attention="sdpa", families=("llama", "bert")
     )
     yield Fault(
-        "kernel: fused attention, stale tile",
+        "kernel: stale tile of fused attention",
         kernel("attention", _SDPA, _on_first(_tile(None))),
         attention="sdpa",
         families=("llama", "bert"),
     )
-    yield Fault("kernel: logits, one row", kernel("head", PRODUCTS, _on_first(_last_row_of_the_one_before)))
+    yield Fault("kernel: one row of logits", kernel("head", PRODUCTS, _on_first(_last_row_of_the_one_before)))
     yield Fault("kernel: router scores of half the experts", kernel("router", SOFTMAX, _on_first(_first_half_scaled)))
-    yield Fault("kernel: experts, one split of K dropped", kernel("experts", PRODUCTS, product(split_dropped), call=0))
+    yield Fault("kernel: experts without a split of K", kernel("experts", PRODUCTS, product(split_dropped), call=0))

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.aligning import align
@@ -21,12 +22,14 @@ from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
+from layerdiff.diagnose.programs import notices_of_programs, origins_of_programs
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.errors import ComparisonError
+from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.tables import Texts
+from layerdiff.judge.tables import BY_THRESHOLDS, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
 from layerdiff.sides import Both
@@ -77,8 +80,11 @@ def compare_in_steps(
     told = tuple(notices_of_traces(traces, alignments))
     summary = _summary(alignments)
 
+    found: list[Found] = []
+
     def judge() -> Comparison:
-        return _judged(_describe(traces, chosen, tables.texts, sites, pairs, summary), chosen, files, told)
+        described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
+        return _judged(replace(described, found=tuple(found)), chosen, files, told)
 
     total = total_bytes(pairs, sites, files)
     yield Progress(0, total, judge)
@@ -87,7 +93,20 @@ def compare_in_steps(
         if time.monotonic() - last > snapshot_seconds:
             yield Progress(done, total, judge)
             last = time.monotonic()
-    yield Progress(done, total, judge)
+    for numbers, _ in _file_pairs(traces):
+        both = Both(files.reference[numbers.reference], files.target[numbers.target])
+        reason = can_judge_exactly(both)
+        if reason is not None:
+            told = (*told, Notice("judged-by-thresholds", reason)) if reason else told
+            continue
+        before = list(found)
+        rows = np.flatnonzero((sites["reference_file"] == numbers.reference) & (sites["target_file"] == numbers.target))
+        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows):
+            found[:] = [*before, *here]
+            if time.monotonic() - last > snapshot_seconds:
+                yield Progress(done + part, total + whole, judge)
+                last = time.monotonic()
+    yield Progress(total, total, judge)
 
 
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
@@ -150,12 +169,15 @@ def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[No
     judged = judge_by_thresholds(sites, pairs, texts, profile)
     sites |= {"verdict": judged.verdict, "pair": judged.pair, "measured": judged.measured, "allowed": judged.allowed, "rule": judged.rule}
     sites["verdict"] = mark_reconverging(sites, pairs, texts)
+    by_thresholds = sites["exact"] == BY_THRESHOLDS
     evidence = Evidence(sites, pairs, texts, files)
-    origins = find_origins(evidence)
+    origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
+    sites = apply_exact(sites, texts, comparison.found, profile)
+    told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
+    origins = tuple(sorted([*origins, *told_by_programs], key=lambda origin: origin.row))
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
-    return replace(
-        comparison, profile=profile.to_json(), sites=sites, notices=(*told, *notices_of_values(evidence, profile)), origins=origins
-    )
+    said = (*notices_of_values(Evidence(sites, pairs, texts, files), profile), *notices_of_programs(comparison.found, sites, texts))
+    return replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins)
 
 
 def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[Origin, ...]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.judge.tables import PAIRS, SITES, Source, Texts, Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, PAIRS, SITES, Source, Texts, Verdict
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
 from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, Role
@@ -104,6 +104,8 @@ def comparison(
     layer = tile(layer_of)
 
     sites = {name: np.full(n, -1, dtype) if dtype.kind == "i" else np.zeros(n, dtype) for name, dtype in SITES.items()}
+    sites |= {name: np.full(n, np.nan) for name in ("exact_measured", "exact_allowed", "local_sigma")}
+    sites["exact"] = np.full(n, BY_THRESHOLDS, np.uint8)
     sites["site"][:] = tile(site_ids)
     sites["kind"][:] = CallKind.MODULE
     sites["type"][:] = tile(type_ids)

@@ -32,6 +32,8 @@ class Calls:
     """Which call of this site within the step, from 0."""
     inputs: Sequence[str]
     """For a call of a root: its input shapes as one text; '' for all others."""
+    signature: Sequence[str] = ()
+    """For a call of an operator: its name and the shapes of its results; '' for all others. May be left out."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,10 +43,18 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
             if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
                 dtypes = f"{stored.reference.dtype.name} and {stored.target.dtype.name}"
                 return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")
+            if screening["equal"] and screening["mismatched"] == 0:
+                screening = {**screening, "max_reference": _largest(files.reference, values.reference)}
             return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in _NUMBERS}})
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))
     return _from_statistics(files, values)
+
+
+def _largest(file: TraceFile, value: int) -> float:
+    """The largest magnitude of integers, as recorded: a rotary table is judged by the positions that it was made for."""
+    known = file.statistics(value)
+    return nan if known is None else max(abs(known.minimum), abs(known.maximum))
 
 
 def _from_statistics(files: Both[TraceFile], values: Both[int]) -> Numbers:

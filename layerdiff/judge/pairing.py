@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.alignment import Alignment, Calls
 from layerdiff.align.positions import pair_positions
-from layerdiff.judge.tables import PAIRS, SITES, Columns, Source, Texts, Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, PAIRS, SITES, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.growing import GrowingTable
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CallKind, Role
 
 _GROWN_SITES = (
-    *("site", "kind", "type", "operator", "step", "occurrence", "rank", "parent", "reference_file", "target_file"),
-    *("reference_call", "target_call", "verdict", "statement"),
+    *("site", "kind", "type", "operator", "step", "occurrence", "rank", "parent", "handed_state"),
+    *("reference_file", "target_file", "reference_call", "target_call", "verdict", "statement"),
 )
 _GROWN_PAIRS = ("site", "role", "position", "reference_value", "target_value")
-_UNKNOWN = {"pair": -1, "rule": -1, "mismatched": -1, "worst": -1, "source": int(Source.PENDING)}
+_UNKNOWN = {"pair": -1, "rule": -1, "exact": BY_THRESHOLDS, "exact_rule": -1, "mismatched": -1, "worst": -1, "source": int(Source.PENDING)}
 """What a column says before anything is measured or judged; real numbers say nan, the rest 0."""
 
 
@@ -95,7 +95,19 @@ def calls_of(file: TraceFile) -> Calls:
     inputs = [""] * count
     for call in np.flatnonzero(is_root).tolist():
         inputs[call] = _input_shapes(file, call)
-    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs)
+    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, _signatures(file))
+
+
+def _signatures(file: TraceFile) -> list[str]:
+    """For each call of an operator: the shapes of its results, as one text; nothing where no operator was recorded."""
+    calls = file.calls
+    if not bool(np.any(np.asarray(calls.kind) == CallKind.OPERATOR)):
+        return []
+    found = [""] * len(calls)
+    edges = file.edges
+    for row in np.flatnonzero((edges.role == Role.OUTPUT) & (calls.kind[edges.call] == CallKind.OPERATOR)).tolist():
+        found[int(edges.call[row])] += f"{file.text(int(file.values.shape[int(edges.value[row])]))} "
+    return found
 
 
 def _number_of(file: TraceFile, text: str) -> int:
@@ -119,6 +131,7 @@ def add_file_pair(
     row_of: Both[dict[int, int]] = Both({}, {})
     edges = files.map(lambda file: _Edges(file, texts))
     operators = files.map(lambda file: _interned(texts, file, file.calls.operator))
+    handed = files.map(_handed_state)
     for reference, target, reason in _merged(alignment):
         row = len(tables.sites)
         side, call = ("target", target) if target >= 0 else ("reference", reference)
@@ -135,6 +148,7 @@ def add_file_pair(
                 own.occurrence[call],
                 -1 if rank is None else rank,
                 getattr(row_of, side).get(int(getattr(alignment.parents, side)[call]), -1),
+                (reference >= 0 and handed.reference[reference]) or (target >= 0 and handed.target[target]),
                 numbers.reference,
                 numbers.target,
                 reference,
@@ -164,6 +178,19 @@ class _Edges:
         """Roles, positions and values of a call."""
         part = slice(self.start[call], self.start[call + 1])
         return self.role[part].tolist(), self.position[part].tolist(), self.value[part].tolist()
+
+
+_SEEN_OBJECT: Final = '{"seen": "'
+"""How a recorder's picture of arguments shows an object whose tensors an enclosing call already showed."""
+
+
+def _handed_state(file: TraceFile) -> list[bool]:
+    """Per call: whether a module was handed such an object."""
+    modules = np.asarray(file.calls.kind) == CallKind.MODULE
+    details = np.asarray(file.calls.detail)
+    noted = [text for text in np.unique(details[modules]).tolist() if _SEEN_OBJECT in (file.text(text) or "")]
+    found: list[bool] = (modules & np.isin(details, noted)).tolist()
+    return found
 
 
 def _merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:

@@ -1,9 +1,9 @@
 """Regions of a module-level comparison: what comes into the glue of a module, and what leaves it.
 
-A region is a module call without its recorded children. Into it come the module's inputs and weights
-and what its children return; out of it go the children's inputs and the module's outputs. Judging each
-region on its own incoming differences is what keeps one fault from being found again at every later
-module, and a second one from hiding behind it.
+A region is a module call without its recorded children. Into it come the module's inputs and weights,
+the state that it was handed (state.py), and what its children return; out of it go the children's
+inputs and the module's outputs. Judging each region on its own incoming differences is what keeps one
+fault from being found again at every later module, and a second one from hiding behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.state import State
 from layerdiff.judge.tables import Columns
 from layerdiff.trace.schema import Role
 
@@ -57,11 +58,11 @@ class Regions:
     """Some child was recorded on one side only, so its work counts as the module's own."""
 
 
-def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags, unseen: Flags) -> Regions:
+def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags, unseen: Flags) -> Regions:
     """Walk the calls in order, once, carrying what has come into each open region.
 
-    Both flags have one entry a site. `unpaired`: only one side ran it. `unseen`: both did, and what it
-    returned could not be compared, so nobody knows how far it differs.
+    `state` comes in beside the recorded inputs. Both flags have one entry a site. `unpaired`: only one side
+    ran it. `unseen`: both did, and what it returned could not be compared, so nobody knows how far it differs.
     """
     count = len(sites["parent"])
     inputs = _worst(numbers, numbers.role != Role.OUTPUT, count)
@@ -70,14 +71,14 @@ def regions(sites: Columns, numbers: PairNumbers, unpaired: Flags, unseen: Flags
     at_end = [list(column) for column in zip(*inputs, strict=True)] if count else []
     at_call: list[tuple[float, bool, bool]] = [(0.0, False, False)] * count
     has_children, lost_children = np.zeros(count, bool), np.zeros(count, bool)
-    top: list[int] = [0] * count
+    carried, carried_nonfinite = state.difference.tolist(), state.nonfinite_differs.tolist()
     alone = unpaired.tolist()
     returned = list(zip(*outputs, strict=True))
     hidden = unseen.tolist()
     for row, parent in enumerate(parents):
-        top[row] = row if parent < 0 else top[parent]
         own = at_end[row]
-        own[0] = max(own[0], inputs[0][top[row]])  # state handed to the root, such as a cache, reaches every module
+        own[0] = max(own[0], carried[row])
+        own[2] = own[2] or carried_nonfinite[row]
         if parent < 0:
             continue
         region = at_end[parent]

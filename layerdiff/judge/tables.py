@@ -20,6 +20,9 @@ _SMALL: Final = np.dtype("<i4")
 _CODE: Final = np.dtype("u1")
 _REAL: Final = np.dtype("<f8")
 
+BY_THRESHOLDS: Final = 255
+"""In the column `exact`: no operators were recorded here."""
+
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -68,6 +71,7 @@ SITES: Final[dict[str, np.dtype[Any]]] = {
     "occurrence": _SMALL,
     "rank": _SMALL,  # -1: one process, or the logical tensor of many
     "parent": _ROW,  # row of the enclosing call, -1 for roots
+    "handed_state": _CODE,  # 1: it was handed an object, such as a cache, whose tensors an enclosing call's inputs already show
     "reference_file": _SMALL,
     "target_file": _SMALL,
     "reference_call": _ROW,  # -1: the target alone ran it
@@ -78,6 +82,11 @@ SITES: Final[dict[str, np.dtype[Any]]] = {
     "allowed": _REAL,
     "rule": TEXT,
     "statement": TEXT,  # one sentence: the finding, or why it is not comparable
+    "exact": _CODE,  # the verdict that operators give before findings, BY_THRESHOLDS where they say nothing
+    "exact_measured": _REAL,
+    "exact_allowed": _REAL,
+    "exact_rule": TEXT,
+    "local_sigma": _REAL,  # root mean square of the call's own excess over sigma
 }
 
 PAIRS: Final[dict[str, np.dtype[Any]]] = {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, STATISTICS_ROUNDOFF, module_class
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
+from layerdiff.judge.state import state_coming_in
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.schema import CallKind, Role
@@ -25,6 +26,8 @@ PEAK: Final = 4.0
 """The largest error of one element, over the largest element, may be this many times the relative L2 error."""
 _TF32_ROUNDOFF: Final = 2.0**-11
 _INT8_ROUNDOFF: Final = 2.0**-7
+_ROUNDED: Final = 0.5
+"""Rounding changes many numbers by at most this much of the roundoff, in relative L2: rotary frequencies by up to 0.42 of it."""
 _MASK_AGREES: Final = 4.0
 """A boolean made from inputs that agree within this many roundoffs has no excuse to differ."""
 
@@ -85,9 +88,9 @@ class _Judge:
             statistics & self._is_float & (difference > 0) & (pairs["role"] != Role.WEIGHT)
         )  # at least that, and nobody knows how much
         coming = np.where(self._other_weight(difference) | unknown, np.inf, difference)
-        region = regions(
-            self._sites, PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite), self._unpaired, self._unseen_results()
-        )
+        numbers = PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite)
+        state = state_coming_in(self._sites, pairs, self._texts, coming, nonfinite)
+        region = regions(self._sites, numbers, state, self._unpaired, self._unseen_results())
         limits = _Limits(self, region)
 
         is_output = pairs["role"] == Role.OUTPUT
@@ -145,10 +148,13 @@ class _Judge:
         return ~compared & (returned | said) & ~self._unpaired
 
     def _weight_difference(self, coming: Reals) -> Reals:
-        """Per site: the worst difference of its own weights."""
+        """Per site: the worst difference of its own weights. Statistics bound a rounding from below only; its size bounds it from above."""
+        pairs = self._pairs
         worst = np.zeros(self._count)
-        weights = self._pairs["role"] == Role.WEIGHT
-        np.maximum.at(worst, self._site[weights], coming[weights])
+        weights = pairs["role"] == Role.WEIGHT
+        rounded = (pairs["source"] == Source.STATISTICS) & (pairs["equal"] == 0)
+        difference = np.maximum(coming, np.where(rounded, _ROUNDED * self._roundoff, 0.0))
+        np.maximum.at(worst, self._site[weights], difference[weights])
         return worst if self._count else np.zeros(1)
 
     def _float_comes_in(self, owner: Rows) -> Flags:
@@ -271,14 +277,22 @@ class _Limits:
         return np.where(multiplies[number], floor, 0.0)
 
     def _positions(self) -> Reals:
-        """Per pair: the number of positions of a rotary table, by which an error of a frequency grows."""
-        pairs, texts = self._judge._pairs, self._judge._texts
+        """Per pair: the number of positions of its site's rotary table, by which an error of a frequency grows.
+
+        The largest position that the site was ever handed, or the longest table that it made: a decoded token has a short
+        table at a far position.
+        """
+        judge = self._judge
+        pairs, texts = judge._pairs, judge._texts
         distinct, number = np.unique(pairs["target_shape"], return_inverse=True)
-        sizes = []
-        for text in distinct.tolist():
-            shape = json.loads(texts[text] or "[]")
-            sizes.append(float(max(shape[:-1], default=1)))
-        return np.array(sizes)[number.reshape(-1)]
+        shapes = [json.loads(texts[text] or "[]") for text in distinct.tolist()]
+        longest = np.array([float(max(shape[:-1], default=1)) for shape in shapes])[number.reshape(-1)]
+        handed = (pairs["role"] == Role.INPUT) & ~judge._is_float & judge._measured
+        positions = np.where(handed, np.nan_to_num(pairs["max_reference"], nan=0.0, posinf=0.0) + 1, 0.0)
+        where = judge._sites["site"][judge._site]  # one number a site, whatever the step
+        most = np.ones(len(texts) + 1)
+        np.maximum.at(most, where, np.maximum(longest, positions))
+        return most[where]
 
     def _users(self, owner: Rows, local: Reals, gain: Reals) -> tuple[Reals, Reals]:
         """Limits after the user's thresholds; the first that matches a site holds."""

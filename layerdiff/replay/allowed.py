@@ -49,7 +49,8 @@ VIEWS: Final = listed("""
     unsafe_split_with_sizes unsqueeze view view_as view_as_complex view_as_real _conj _neg_view conj
 """)
 
-_ELEMENTWISE: Final = listed("""
+# One result an element, of the operands broadcast against each other.
+ELEMENTWISE: Final = listed("""
     abs absolute acos acosh add addcdiv addcmul angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2
     atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max
     clamp_min clip complex conj_physical _conj_physical copysign cos cosh deg2rad digamma div divide elu eq erf erfc erfinv exp
@@ -144,7 +145,7 @@ _REASONS: Final = {
 }
 
 _COPIES: Final = frozenset(f"{view}_copy" for view in VIEWS)
-ALLOWED: Final = VIEWS | _COPIES | _ELEMENTWISE | _REDUCTIONS | _PRODUCTS | _LAYERS | _ARRANGING | CREATING
+ALLOWED: Final = VIEWS | _COPIES | ELEMENTWISE | _REDUCTIONS | _PRODUCTS | _LAYERS | _ARRANGING | CREATING
 
 
 def parse(name: str) -> OperatorName:

@@ -37,7 +37,7 @@ def prepared(schema: Any, args: Arguments) -> tuple[list[Any], dict[str, Any]]:
     if len(args.args) > len(declared):
         raise CannotReplay(f"it takes {len(declared)} arguments and was recorded with {len(args.args)}")
     positional = [_argument(argument, given) for argument, given in zip(declared, args.args, strict=False)]
-    by_name = {argument.name: argument for argument in declared}
+    by_name = {argument.name: argument for argument in declared} if args.kwargs else {}
     named: dict[str, Any] = {}
     for name, given in args.kwargs.items():
         if name not in by_name:

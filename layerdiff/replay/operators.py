@@ -27,6 +27,7 @@ __all__ = ["ELEMENT_LIMIT", "CannotReplay", "is_cast", "is_discrete", "is_item",
 
 ELEMENT_LIMIT: Final = 1 << 31
 """Elements of one result, 16 GiB of float64."""
+_overloads: Final[dict[OperatorName, Any]] = {}
 
 
 def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), limit: int = ELEMENT_LIMIT) -> tuple[Tensor, ...]:
@@ -44,45 +45,27 @@ def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), l
     operator = parse(name)
     require_allowed(operator, trust)
     overload = _found(operator)
-    schema = overload._schema
-    with _alone():
-        positional, named = prepared(schema, args)
-        written = [thing for thing in tensors_of([*positional, *named.values()]) if thing.is_inference()]
-        if written and (operator.in_place or "out" in named or operator.overload.endswith("out")):
-            with torch.inference_mode():
-                return _run(operator, overload, schema, positional, named, limit)
-        return _run(operator, overload, schema, positional, named, limit)
-
-
-def _run(
-    operator: OperatorName, overload: Any, schema: Any, positional: list[Any], named: dict[str, Any], limit: int
-) -> tuple[Tensor, ...]:
-    formula = (
-        (FORMULAS.get(operator.base) or FORMULAS.get(f"{operator.base}.{operator.overload}")) if operator.namespace == "aten" else None
-    )
     try:
-        if formula is not None:
-            given = bound(schema, positional, named)
-            if "out" in given:
-                raise CannotReplay("it writes to a tensor that was handed in, which its formula does not")
-            for tensor in tensors_of(given.values()):
-                require_within(tensor.numel(), limit)
-            require_within(formula.elements(given), limit)
-            made = formula.run(given)
-        else:
-            _require_defined(operator, positional, named)
-            require_room(operator, overload, positional, named, limit, known=operator.namespace == "aten")
-            made = overload(*positional, **named)
-            if is_narrower(made):
-                positional, named = widened(schema, positional, named)
-                made = overload(*positional, **named)
+        with _alone():
+            return _checked(operator, overload, args, limit)
     except CannotReplay as refusal:
-        raise CannotReplay(f"{'.'.join(operator)}: {refusal.reason}") from None
+        raise CannotReplay(f"{name} is not run: {refusal.reason}") from None
     except Exception as error:  # whatever an operator says about its operands
-        raise CannotReplay(f"{'.'.join(operator)} failed: {first_line(error)}") from None
+        raise CannotReplay(f"{name} failed: {first_line(error)}") from None
+
+
+def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int) -> tuple[Tensor, ...]:
+    schema = overload._schema
+    positional, named = prepared(schema, args)
+    writes = operator.in_place or operator.overload.endswith("out") or "out" in named
+    if writes and any(tensor.is_inference() for tensor in tensors_of([*positional, *named.values()])):
+        with torch.inference_mode():  # nowhere else may such a tensor be written to
+            made = _run(operator, overload, positional, named, limit)
+    else:
+        made = _run(operator, overload, positional, named, limit)
     results = _results(schema, made)
     if is_narrower(list(results)):
-        raise CannotReplay(f"{'.'.join(operator)} computes in torch's default dtype, and has no form in float64")
+        raise CannotReplay("it computes in torch's default dtype, and has no form in float64")
     if operator.function in VIEWS or operator.namespace != "aten":
         for result in results:
             require_within(result.numel(), limit)
@@ -90,6 +73,26 @@ def _run(
         for result in results:
             result.fill_(torch.nan if result.is_floating_point() or result.is_complex() else 0)
     return results
+
+
+def _run(operator: OperatorName, overload: Any, positional: list[Any], named: dict[str, Any], limit: int) -> Any:
+    ours = operator.namespace == "aten"
+    formula = (FORMULAS.get(operator.base) or FORMULAS.get(f"{operator.base}.{operator.overload}")) if ours else None
+    if formula is not None:
+        given = bound(overload._schema, positional, named)
+        if "out" in given:
+            raise CannotReplay("it writes to a tensor that was handed in, which its formula does not")
+        for tensor in tensors_of(given.values()):
+            require_within(tensor.numel(), limit)
+        require_within(formula.elements(given), limit)
+        return formula.run(given)
+    _require_defined(operator, positional, named)
+    require_room(operator, overload, positional, named, limit, known=ours)
+    made = overload(*positional, **named)
+    if not is_narrower(made):
+        return made
+    positional, named = widened(overload._schema, positional, named)
+    return overload(*positional, **named)
 
 
 def _results(schema: Any, made: Any) -> tuple[Tensor, ...]:
@@ -106,13 +109,17 @@ def _results(schema: Any, made: Any) -> tuple[Tensor, ...]:
 
 def _found(operator: OperatorName) -> Any:
     """The overload, where this torch has it."""
+    found = _overloads.get(operator)
+    if found is not None:
+        return found
     qualified = f"{operator.namespace}::{operator.base}"
     overload = "" if operator.overload == "default" else operator.overload
     try:
         known = {schema.overload_name for schema in torch._C._jit_get_schemas_for_operator(qualified)}
         if overload not in known:
             raise CannotReplay(f"this machine lacks the operator {'.'.join(operator)} (torch {torch.__version__})")
-        return getattr(getattr(getattr(torch.ops, operator.namespace), operator.base), operator.overload)
+        found = _overloads[operator] = getattr(getattr(getattr(torch.ops, operator.namespace), operator.base), operator.overload)
+        return found
     except (AttributeError, RuntimeError) as error:
         raise CannotReplay(f"this machine lacks the operator {'.'.join(operator)}: {first_line(error)}") from None
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from layerdiff.replay.allowed import CREATING, VIEWS, OperatorName, listed
+from layerdiff.replay.allowed import CREATING, ELEMENTWISE, VIEWS, OperatorName, listed
 from layerdiff.replay.refusal import CannotReplay
 
 _PARTS_LIMIT: Final = 65536
-# Results that are no larger than the operands broadcast against each other, beside all that torch tags as pointwise.
+# Results that are no larger than the operands broadcast against each other, beside the elementwise ones.
 _WITHIN: Final = listed("""
     all amax amin any argmax argmin cumsum cumprod logsumexp max mean median min norm prod std sum var var_mean _softmax
     _log_softmax softmax log_softmax _safe_softmax argsort sort topk clone _to_copy to tril triu nonzero_static masked_fill
@@ -101,7 +101,7 @@ def _cheap(name: OperatorName, overload: Any, tensors: Sequence[Tensor]) -> int 
         return int(tensors[1].numel() * tensors[0].shape[1])
     if name.function == "cat":
         return sum(tensor.numel() for tensor in tensors)
-    if name.function not in _WITHIN and torch.Tag.pointwise not in overload.tags:
+    if name.function not in _WITHIN and name.function not in ELEMENTWISE and torch.Tag.pointwise not in overload.tags:
         return None
     most: list[int] = []
     for tensor in tensors:

@@ -150,7 +150,7 @@ def _site(texts: Any, sites: Columns, pairs: Columns, row: int) -> dict[str, Jso
         "kind": "source" if value is not None and value.startswith("source.") else CallKind(int(sites["kind"][row])).name.lower(),
         "rel_l2": _known(pairs["rel_l2"][pair]) if compared else None,
         "max_abs": _known(pairs["max_abs"][pair]) if compared else None,
-        "local_sigma": None,
+        "local_sigma": _known(sites["local_sigma"][row]),
         "verdict": Verdict(int(sites["verdict"][row])).label,
         "measured": _known(sites["measured"][row]),
         "allowed": _known(sites["allowed"][row]),

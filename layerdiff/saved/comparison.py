@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.sides import Both
 
@@ -71,6 +72,8 @@ class Comparison:
     notices: tuple[Notice, ...] = ()
     origins: tuple[Origin, ...] = ()
     alignment: AlignmentSummary = AlignmentSummary(0)
+    found: tuple[Found, ...] = ()
+    """What the operators' programs say, before a profile: empty where none were recorded."""
 
     @property
     def verdict(self) -> Verdict:

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.exact import Found, from_json, to_json
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.as_json import number, strict
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side, Unpaired
@@ -26,6 +27,7 @@ class Description(NamedTuple):
     notices: tuple[Notice, ...]
     origins: tuple[Origin, ...]
     alignment: AlignmentSummary
+    found: tuple[Found, ...]
 
 
 def described(comparison: Comparison) -> dict[str, Json]:
@@ -48,6 +50,7 @@ def described(comparison: Comparison) -> dict[str, Json]:
             "steps_all": asdict(alignment.steps_all),
             "remarks": alignment.remarks,
         },
+        "found": [strict(to_json(found)) for found in comparison.found],
     }
 
 
@@ -68,6 +71,7 @@ def description_of(value: Json) -> Description:
             steps_all=Both(_texts(alignment["steps_all"]["reference"]), _texts(alignment["steps_all"]["target"])),
             remarks=_texts(alignment["remarks"]),
         ),
+        found=tuple(from_json(found) for found in value["found"]),
     )
 
 

@@ -30,7 +30,7 @@ from layerdiff.trace.check import open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 
 FORMAT: Final = "layerdiff.comparison"
-VERSION: Final = (1, 0)
+VERSION: Final = (2, 0)
 _BYTES: Final = np.dtype("u1")
 _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "text/offset": np.dtype("<u8"),
@@ -100,7 +100,14 @@ def open_comparison(path: str | Path) -> Comparison:
             texts = StoredTexts(columns["text/offset"], columns["text/bytes"], str(path))
             sites, pairs = _table(columns, "sites", SITES, path), _table(columns, "pairs", PAIRS, path)
             files = (len(description.reference.files), len(description.target.files))
-            check_tables(sites, pairs, texts, files=files, origin_rows=[origin.row for origin in description.origins], path=str(path))
+            check_tables(
+                sites,
+                pairs,
+                texts,
+                files=files,
+                origin_rows=[*(origin.row for origin in description.origins), *(found.row for found in description.found)],
+                path=str(path),
+            )
         except TraceError as error:
             raise ComparisonError(
                 f"The saved comparison cannot be used. {error} `layerdiff diff REFERENCE TARGET -o {path.name}` makes it anew."
@@ -115,6 +122,7 @@ def open_comparison(path: str | Path) -> Comparison:
         notices=description.notices,
         origins=description.origins,
         alignment=description.alignment,
+        found=description.found,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment, Calls
+from layerdiff.align.sequence import align_sequences
 from tests.align.trees import calls, names, pairs, reasons
 
 MODEL = (
@@ -57,17 +58,20 @@ def test_a_module_that_runs_in_other_steps_only() -> None:
     assert {3: "the target does not run it in step 1"} == reasons(found.reference_only)
 
 
-def test_operators_pair_inside_paired_modules_by_operator_and_number() -> None:
+def test_operators_pair_inside_paired_modules_in_order_with_insertions() -> None:
     reference = calls("-", "  a", "    a/aten.mm#0", "    a/aten.add#0", "    a/aten.mm#1", "  b", "    b/aten.mm#0")
-    target = calls("-", "  a", "    a/aten.add#0", "    a/aten.mm#0", "    a/aten.mul#0", "  c", "    c/aten.mm#0")
+    target = calls("-", "  a", "    a/aten.mm#0", "    a/aten.mul#0", "    a/aten.add#0", "    a/aten.mm#1", "  c", "    c/aten.mm#0")
     found = align(reference, target)
-    assert [(0, 0), (1, 1), (3, 2), (2, 3)] == pairs(found)
-    assert {
-        4: "the target does not run aten.mm#1 in a",
-        5: "the target never runs b",
-        6: "its module b has no partner in the target",
-    } == reasons(found.reference_only)
-    assert "the reference does not run aten.mul#0 in a" == reasons(found.target_only)[4]
+    assert [(0, 0), (1, 1), (2, 2), (3, 4), (4, 5), (6, 7)] == pairs(found)  # b's and c's operators belong to the root
+    assert {5: "the target never runs b"} == reasons(found.reference_only)
+    assert {3: "the reference does not run aten.mul#0 in a", 6: "the reference never runs c"} == reasons(found.target_only)
+
+
+def test_a_call_added_shifts_none_of_those_that_follow() -> None:
+    found = align_sequences(["mm", "add", "mm", "add", "mm"], ["mm", "mul", "add", "mm", "add", "mm"])
+    assert [(0, 0), (1, 2), (2, 3), (3, 4), (4, 5)] == found
+    assert [(0, 0), (2, 1)] == align_sequences(["a", "b", "c"], ["a", "c"])
+    assert [(0, 0), (1, 1)] == align_sequences(["mm 2", "add 3"], ["mm 4", "add 3"], [["mm", "add"], ["mm", "add"]])
 
 
 def test_operators_of_a_module_called_twice_stay_with_their_call() -> None:

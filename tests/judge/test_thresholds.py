@@ -287,3 +287,24 @@ def test_statistics_of_one_weight_in_two_dtypes_are_sums_with_errors_of_their_ow
     tables.pair(row, Role.WEIGHT, 0.0, dtype="float32", target_dtype="float64", **weight)
     tables.pair(row, Role.OUTPUT, 0.5, dtype="float32", target_dtype="float64")
     assert verdict(tables) == expected
+
+
+@pytest.mark.parametrize(("position", "expected"), [(399.0, Verdict.INHERITED), (9.0, Verdict.UNEXPLAINED)])
+def test_a_short_table_at_a_far_position_has_that_many_positions(position: float, expected: Verdict) -> None:
+    tables = Tables()
+    row = tables.site("rotary", "RotaryEmbedding")
+    tables.pair(row, Role.INPUT, None, dtype="int64", max_reference=position, mismatched=0)
+    tables.pair(row, Role.WEIGHT, 1e-3, dtype="float32", target_dtype="bfloat16")
+    tables.pair(row, Role.OUTPUT, 0.3, dtype="float32", target_dtype="bfloat16", target_shape=tables.texts.intern("[1,1,16]"))
+    assert verdict(tables) == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.9, Verdict.INHERITED), (1.2, Verdict.UNEXPLAINED)])
+def test_frequencies_known_by_statistics_alone_may_have_been_rounded_by_half_a_roundoff(factor: float, expected: Verdict) -> None:
+    tables = Tables()
+    row = tables.site("rotary", "RotaryEmbedding")
+    tables.pair(row, Role.INPUT, None, dtype="int64", max_reference=99.0, mismatched=0)
+    numbers = {"source": int(Source.STATISTICS), "max_abs": np.nan, "statistic": 1e-9}
+    tables.pair(row, Role.WEIGHT, 0.0, dtype="float32", target_dtype="bfloat16", **numbers)
+    tables.pair(row, Role.OUTPUT, factor * (100 * U16 / 2 + 2 * U16), dtype="float32", target_dtype="bfloat16")
+    assert verdict(tables) == expected

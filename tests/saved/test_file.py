@@ -139,14 +139,14 @@ def test_another_format(path: Path, format_: object, says: str) -> None:
 
 def test_another_version(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["version"] = np.array([2, 3], "<i4")
-    with pytest.raises(ComparisonError, match=r"version 2\.3 of its format; this layerdiff reads version 1"):
+        file.attrs["version"] = np.array([3, 1], "<i4")
+    with pytest.raises(ComparisonError, match=r"version 3\.1 of its format; this layerdiff reads version 2"):
         open_comparison(path)
 
 
 def test_a_later_minor_version_is_read(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["version"] = np.array([1, 9], "<i4")
+        file.attrs["version"] = np.array([2, 9], "<i4")
         file["sites/new_in_1_9"] = np.zeros(3)
     assert len(open_comparison(path).origins) == 2
 

@@ -1,0 +1,124 @@
+"""Origins and notices of the exact judge: its findings, one origin a site, with the cause where the programs themselves show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.judge.exact import Found, is_defect
+from layerdiff.judge.local import Local
+from layerdiff.judge.profiles import Profile
+from layerdiff.judge.tables import Columns, Texts, Verdict
+
+_SMALL: Final = 1e-2
+"""An epsilon is smaller."""
+
+
+def origins_of_programs(found: Sequence[Found], sites: Columns, texts: Texts, profile: Profile) -> tuple[Origin, ...]:
+    """One origin a site and kind of finding, the worst of its calls first in the order of the run."""
+    groups: dict[tuple[Any, ...], list[Found]] = {}
+    for one in found:
+        if not one.local.notice:
+            key = (
+                int(sites["site"][one.row]),
+                int(sites["rank"][one.row]),
+                one.local.rule.partition(",")[0],
+                one.local.value.startswith("source"),
+            )
+            groups.setdefault(key, []).append(one)
+    made = [_origin(group, sites, texts, profile) for group in groups.values()]
+    return _with_repeats(sorted(made, key=lambda origin: origin.row))
+
+
+def _origin(group: list[Found], sites: Columns, texts: Texts, profile: Profile) -> Origin:
+    worst = max(group, key=lambda one: (int(one.local.verdict), one.local.measured))
+    local, row = worst.local, worst.row
+    cause, verdict = _named(local, sites, texts, row)
+    shown = dict(local.evidence)
+    if len(group) > 1:
+        shown["calls"] = len(group)
+        shown["steps"] = sorted({int(sites["step"][one.row]) for one in group})[:100]
+    rank = int(sites["rank"][row])
+    return Origin(
+        row=row,
+        site=texts[int(sites["site"][row])] or "",
+        verdict=verdict,
+        value=local.value,
+        statement=local.statement,
+        measured=local.measured,
+        allowed=local.allowed,
+        rule=local.rule,
+        defect=is_defect(replace(local, verdict=verdict), profile),
+        operator=texts[int(sites["operator"][row])],
+        step=int(sites["step"][row]),
+        occurrence=int(sites["occurrence"][row]),
+        rank=None if rank < 0 else rank,
+        cause=cause,
+        evidence=shown,
+    )
+
+
+def _named(local: Local, sites: Columns, texts: Texts, row: int) -> tuple[str | None, Verdict]:
+    """The cause that a static difference is, and the verdict with it."""
+    if local.cause is not None or local.verdict != Verdict.UNEXPLAINED:
+        return local.cause, local.verdict
+    evidence = local.evidence
+    if "constant" in evidence:
+        return "weight-differs", Verdict.DEFECT
+    if "static" not in evidence:
+        return None, local.verdict
+    static = str(evidence["static"])
+    if static.startswith("the target lacks"):
+        return "operator-missing", Verdict.DEFECT
+    if static.startswith("the target adds"):
+        return "operator-added", Verdict.DEFECT
+    if ", reference " not in static:
+        return None, local.verdict
+    parent = int(sites["parent"][row])
+    owner = "" if parent < 0 else f"{texts[int(sites['type'][parent])]} {texts[int(sites['site'][parent])]}"
+    if static.startswith("add(") and "norm" in owner.lower() and _is_small(static):
+        return "rmsnorm-eps" if "rms" in owner.lower() else "norm-eps", Verdict.DEFECT
+    return "scalar-differs", Verdict.DEFECT
+
+
+def _is_small(static: str) -> bool:
+    try:
+        return all(abs(float(part.partition("(")[2].partition(")")[0])) < _SMALL for part in static.split(", reference "))
+    except ValueError:
+        return False
+
+
+def _with_repeats(origins: list[Origin]) -> tuple[Origin, ...]:
+    """Origins with the same evidence at other sites say so: one fault often shows at every norm, or every projection."""
+    groups: dict[tuple[Any, ...], list[Origin]] = {}
+    for origin in origins:
+        groups.setdefault(
+            (origin.verdict, origin.cause, origin.operator, origin.evidence.get("static"), origin.evidence.get("constant")), []
+        ).append(origin)
+    shared = {id(origin): group for group in groups.values() if len(group) > 1 for origin in group}
+    found = []
+    for origin in origins:
+        group = shared.get(id(origin))
+        if group is None:
+            found.append(origin)
+            continue
+        others = [other.site for other in group if other is not origin]
+        found.append(replace(origin, evidence={**origin.evidence, "repeats": len(group), "also_at": others[:20]}))
+    return tuple(found)
+
+
+def notices_of_programs(found: Sequence[Found], sites: Columns, texts: Texts) -> tuple[Notice, ...]:
+    """Decisions that hung by a rounding, ties, and differences below rounding."""
+    kinds: dict[tuple[str, str], int] = {}
+    made: list[Notice] = []
+    for one in found:
+        if not one.local.notice:
+            continue
+        site = texts[int(sites["site"][one.row])] or ""
+        key = (one.local.kind, site)
+        kinds[key] = kinds.get(key, 0) + 1
+        if kinds[key] == 1:
+            made.append(Notice(one.local.kind, f"{site}: {one.local.statement}", site))
+    return tuple(made)

@@ -1,0 +1,149 @@
+"""Bodies: the glue of each pair of module calls, that is its operators without those of the children that are judged by themselves.
+
+A child whose interface the other side does not match (a fused projection, an (output, residual) pair) is dissolved: its operators
+belong to the body around it, and its own children are looked for there. So every operator belongs to exactly one body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from layerdiff.align.positions import pair_positions
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.schema import Role
+
+Pair = tuple[int, int]
+"""A reference call and a target call, or two values."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What crosses between a pair of module calls and what calls them."""
+
+    inputs: tuple[tuple[str, Pair], ...]
+    """Position and values, of the tensors that both were given."""
+    outputs: tuple[tuple[str, Pair], ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The glue of one pair of module calls."""
+
+    calls: Pair
+    interface: Interface
+    items: Both[tuple[int, ...]]
+    """Operators and children, in order; module calls that were dissolved are not among them."""
+    children: Mapping[Pair, Interface]
+    """The pairs of child calls that are judged by themselves."""
+    dissolved: Both[tuple[int, ...]]
+    """Module calls whose operators belong here."""
+
+    def child_of(self, side: str) -> dict[int, tuple[Pair, Interface]]:
+        """The children by the call of one side."""
+        return {getattr(Both(*pair), side): (pair, interface) for pair, interface in self.children.items()}
+
+
+def bodies(runs: Both[Recorded], pairs: Mapping[int, int], roots: list[Pair]) -> Iterator[Body]:
+    """The bodies of all module calls under `roots`. `pairs`: the target call of each reference call."""
+    stack = list(reversed(roots))
+    while stack:
+        calls = stack.pop()
+        body = _body(runs, calls, pairs)
+        yield body
+        stack.extend(reversed(list(body.children)))
+
+
+def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
+    refused: set[Pair] = set()
+    known: dict[Pair, Interface | None] = {}
+    while True:
+        kept = pairs if not refused else {r: t for r, t in pairs.items() if (r, t) not in refused}
+        found = _children(runs, calls, kept)
+        for pair in found:
+            if pair not in known:
+                known[pair] = interface(runs, pair)
+        bad = {pair for pair in found if known[pair] is None}
+        if not bad:
+            break
+        refused |= bad
+    children = {pair: fits for pair in found if (fits := known[pair]) is not None}
+    stops = Both({r for r, _ in children}, {t for _, t in children})
+    items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
+    dissolved = Both(_dissolved(runs.reference, calls[0], stops.reference), _dissolved(runs.target, calls[1], stops.target))
+    whole = interface(runs, calls) or _common(runs, calls)
+    return Body(calls, whole, items, children, dissolved)
+
+
+def whole_body(runs: Both[Recorded], calls: Pair) -> Body | None:
+    """The body of a pair of calls with every child dissolved; None where the two do not take and return the same."""
+    fits = interface(runs, calls)
+    if fits is None:
+        return None
+    nothing: set[int] = set()
+    items = Both(tuple(runs.reference.walk(calls[0], nothing)), tuple(runs.target.walk(calls[1], nothing)))
+    return Body(calls, fits, items, {}, Both((), ()))
+
+
+def _children(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> list[Pair]:
+    """The nearest paired calls inside both, in the order of the target's."""
+    back = {t: r for r, t in pairs.items()}
+    ours, theirs = _nearest(runs.reference, calls[0], pairs), _nearest(runs.target, calls[1], back)
+    inside_ours, inside_theirs = set(ours), set(theirs)
+    found = [(back[t], t) for t in theirs if back[t] in inside_ours]
+    if len(found) == len(ours) == len(theirs):
+        return found
+    # a pair of which one call lies deeper than the other is no child of either: what is around it is dissolved
+    alone = {r for r in ours if pairs[r] not in inside_theirs} | {back[t] for t in theirs if back[t] not in inside_ours}
+    return _children(runs, calls, {r: t for r, t in pairs.items() if r not in alone})
+
+
+def _nearest(run: Recorded, call: int, paired: Mapping[int, int]) -> list[int]:
+    found: list[int] = []
+    for child in run.children[call]:
+        if run.is_module(child):
+            if child in paired:
+                found.append(child)
+            else:
+                found.extend(_nearest(run, child, paired))
+    return found
+
+
+def _dissolved(run: Recorded, call: int, stop: set[int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for child in run.children[call]:
+        if run.is_module(child) and child not in stop:
+            found += [child, *_dissolved(run, child, stop)]
+    return tuple(found)
+
+
+def interface(runs: Both[Recorded], pair: Pair) -> Interface | None:
+    """What a pair of calls takes and returns, where both take and return the same; else None."""
+    inputs = _paired_values(runs, pair, Role.INPUT)
+    outputs = _paired_values(runs, pair, Role.OUTPUT)
+    if inputs is None or outputs is None or not outputs:
+        return None
+    return Interface(tuple(inputs), tuple(outputs))
+
+
+def _paired_values(runs: Both[Recorded], pair: Pair, role: Role) -> list[tuple[str, Pair]] | None:
+    ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
+    found, left, over = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
+    if left or over:
+        return None
+    values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
+    same = all(runs.reference.file.shape(r) == runs.target.file.shape(t) for _, (r, t) in values)
+    return values if same else None
+
+
+def _common(runs: Both[Recorded], pair: Pair) -> Interface:
+    """What a pair of calls has in common, where there is more on one side."""
+
+    def common(role: Role) -> tuple[tuple[str, Pair], ...]:
+        ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
+        found, _, _ = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
+        values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
+        return tuple((p, (r, t)) for p, (r, t) in values if runs.reference.file.shape(r) == runs.target.file.shape(t))
+
+    return Interface(common(Role.INPUT), common(Role.OUTPUT))

@@ -1,0 +1,222 @@
+"""The exact judge in the table of sites: runs it where both traces recorded operators, and turns what it found into verdicts.
+
+What was found does not depend on a profile: it is kept in columns and in a list of findings, and `apply_exact` makes verdicts of
+them under any profile, with or without the traces.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.profiles import Profile
+from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Source, Texts, Verdict
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, CallStatus, Role
+
+if TYPE_CHECKING:
+    from layerdiff.judge.programs import Judgement
+
+ALLOWED_BY: Final = {"tf32": "tf32", "quantised": "quantised", "collectives": "low-precision-collectives"}
+"""What in a profile's `allow` permits a kind of precision. A rounded constant is permitted always; the others never."""
+NO_TORCH: Final = "judged by thresholds: judging by operators needs torch (pip install 'layerdiff[torch]')"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A local finding at a row of the table of sites."""
+
+    row: int
+    local: Local
+
+
+def can_judge_exactly(files: Both[TraceFile]) -> str | None:
+    """Why two files are not judged by their operators; None where they are. An empty text where they recorded none."""
+    if not all(_options_of(file) for file in files):
+        return ""
+    return None if importlib.util.find_spec("torch") is not None else NO_TORCH
+
+
+def _options_of(file: TraceFile) -> list[str]:
+    options = file.meta.get("options")
+    globs = options.get("operators") if isinstance(options, dict) else None
+    return [glob for glob in globs if isinstance(glob, str)] if isinstance(globs, list) else []
+
+
+def judge_exactly(
+    sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, files: Both[TraceFile], rows: NDArray[np.int64]
+) -> Iterator[tuple[int, int, list[Found]]]:
+    """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far)."""
+    from layerdiff.judge.programs import judge_programs
+
+    reference, target = sites["reference_call"][rows], sites["target_call"][rows]
+    both = (reference >= 0) & (target >= 0) & (sites["kind"][rows] == CallKind.MODULE)
+    modules = dict(zip(reference[both].tolist(), target[both].tolist(), strict=True))
+    covered = _covered(files.target)
+    place = _Rows(rows, reference, target)
+    found: list[Found] = []
+    last: Judgement | None = None
+    for done, total, judgement in judge_programs(files, modules, covered):
+        last = judgement
+        found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
+        yield done, total, found
+    if last is not None:
+        _fill(sites, pairs, texts, rows, files, last)
+        known = {one.row for one in found}
+        found += [one for one in _new_non_finite(sites, pairs, texts, rows) if one.row not in known]
+    yield 1, 1, found
+
+
+def _covered(file: TraceFile) -> set[int]:
+    globs = _options_of(file)
+    calls = file.calls
+    modules = np.flatnonzero((calls.kind == CallKind.MODULE) & (calls.status == CallStatus.RETURNED)).tolist()
+    return {call for call in modules if any(fnmatchcase(file.text(int(calls.module[call])) or "", glob) for glob in globs)}
+
+
+class _Rows:
+    def __init__(self, rows: NDArray[np.int64], reference: NDArray[Any], target: NDArray[Any]) -> None:
+        self._reference = {call: row for call, row in zip(reference.tolist(), rows.tolist(), strict=True) if call >= 0}
+        self._target = {call: row for call, row in zip(target.tolist(), rows.tolist(), strict=True) if call >= 0}
+
+    def of(self, calls: tuple[int, int]) -> int | None:
+        row = self._target.get(calls[1]) if calls[1] >= 0 else None
+        return row if row is not None else self._reference.get(calls[0])
+
+
+def _fill(
+    sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, rows: NDArray[np.int64], files: Both[TraceFile], judged: Judgement
+) -> None:
+    outputs, equal_out, equal_in = _equalities(sites, pairs)
+    for row in rows.tolist():
+        call = int(sites["target_call"][row])
+        if call < 0 or (int(sites["reference_call"][row]) < 0 and call not in judged.own):
+            continue
+        is_module = int(sites["kind"][row]) == CallKind.MODULE
+        reason = judged.unjudged.get(call)
+        paired = int(sites["reference_call"][row]) >= 0
+        if is_module:
+            if call not in judged.judged and reason is None:
+                continue
+            same = paired and outputs[row] and equal_out[row]
+            verdict = Verdict.IDENTICAL if same else Verdict.INHERITED if reason is None else Verdict.NOT_COMPARABLE
+            if not outputs[row] and reason is None:
+                verdict = Verdict.IDENTICAL if equal_in[row] else Verdict.INHERITED
+            sites["exact_rule"][row] = texts.intern("programs: meaning at every cut")
+        else:
+            own = judged.own.get(call)
+            if paired and outputs[row] and equal_out[row]:
+                verdict = Verdict.IDENTICAL
+            elif reason is not None and own is None:
+                verdict = Verdict.NOT_COMPARABLE
+            elif not paired:
+                continue  # said to have no partner
+            else:
+                verdict = Verdict.ORDER_CONSISTENT if equal_in[row] else Verdict.INHERITED
+            if own is not None:
+                sites["exact_measured"][row], sites["exact_allowed"][row] = own.measured, own.allowed
+                sites["local_sigma"][row] = own.zrms
+                sites["exact_rule"][row] = texts.intern(f"own replay, {own.rung}")
+        if verdict == Verdict.NOT_COMPARABLE and reason is not None:
+            sites["statement"][row] = texts.intern(reason)
+        sites["exact"][row] = int(verdict)
+
+
+def _new_non_finite(sites: Columns, pairs: Columns, texts: Texts, rows: NDArray[np.int64]) -> Iterator[Found]:
+    """Operator calls that are given the reference's classes of numbers, and make NaN or Inf where the reference does not."""
+    count = len(sites["site"])
+    differs = pairs["nonfinite_differ"] > 0
+    is_output = pairs["role"] == Role.OUTPUT
+    coming, unknown = np.zeros(count, bool), np.zeros(count, bool)
+    coming[pairs["site"][~is_output & differs]] = True
+    unknown[pairs["site"][~is_output & (pairs["source"] != Source.BYTES)]] = True
+    here = np.zeros(count, bool)
+    here[rows] = True
+    made = is_output & differs & (pairs["nonfinite_target"] > pairs["nonfinite_reference"])
+    for pair in np.flatnonzero(made).tolist():
+        row = int(pairs["site"][pair])
+        if not here[row] or sites["kind"][row] != CallKind.OPERATOR or coming[row] or unknown[row]:
+            continue
+        number = int(pairs["nonfinite_differ"][pair])
+        position = texts[int(pairs["position"][pair])] or "out"
+        calls = (int(sites["reference_call"][row]), int(sites["target_call"][row]))
+        statement = f"{number} elements are NaN or Inf here and finite in the reference, and none of what comes in is"
+        yield Found(row, Local(calls, position, Verdict.BROKEN, statement, float(number), 0.0, "non-finite: where it enters"))
+
+
+def _equalities(sites: Columns, pairs: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Per site: has paired outputs; all of them are the same bits; all inputs and weights are."""
+    count = len(sites["site"])
+    outputs, out, coming = np.zeros(count, bool), np.ones(count, bool), np.ones(count, bool)
+    is_output = pairs["role"] == Role.OUTPUT
+    outputs[pairs["site"][is_output]] = True
+    differs = pairs["equal"] == 0
+    out[pairs["site"][is_output & differs]] = False
+    coming[pairs["site"][~is_output & differs]] = False
+    return outputs, out, coming
+
+
+def apply_exact(sites: dict[str, NDArray[Any]], texts: Texts, found: Sequence[Found], profile: Profile) -> dict[str, NDArray[Any]]:
+    """Columns of verdicts with those of the exact judge in place of the thresholds', under a profile."""
+    exact = sites["exact"] != BY_THRESHOLDS
+    if not exact.any() and not found:
+        return sites
+    judged = dict(sites)
+    judged["verdict"] = np.where(exact, sites["exact"], sites["verdict"]).astype(np.uint8)
+    for name in ("measured", "allowed", "rule"):
+        judged[name] = np.where(exact, sites[f"exact_{name}"], sites[name]).astype(sites[name].dtype)
+    for one in found:
+        if one.local.notice:
+            continue
+        local, row = one.local, one.row
+        before = int(judged["verdict"][row])
+        if before >= Verdict.NOT_COMPARABLE or before < local.verdict:
+            judged["verdict"][row] = int(local.verdict)
+            judged["measured"][row], judged["allowed"][row] = local.measured, local.allowed
+            judged["rule"][row] = texts.intern(local.rule)
+    return judged
+
+
+def is_defect(local: Local, profile: Profile) -> bool:
+    """Whether a finding is a defect under a profile."""
+    if local.verdict in (Verdict.BROKEN, Verdict.DEFECT, Verdict.UNEXPLAINED):
+        return True
+    if local.verdict != Verdict.PRECISION or local.kind == "constant":
+        return False
+    return ALLOWED_BY.get(local.kind, "") not in profile.allow
+
+
+def to_json(found: Found) -> dict[str, Any]:
+    """A finding as JSON values."""
+    local = found.local
+    return {"row": found.row, **{name: getattr(local, name) for name in local.__dataclass_fields__}, "verdict": local.verdict.label}
+
+
+def from_json(data: Mapping[str, Any]) -> Found:
+    """A finding from what `to_json` made. Raises KeyError, TypeError or ValueError where it is none."""
+    verdict = Verdict[str(data["verdict"]).upper().replace("-", "_")]
+    calls = data["calls"]
+    if not (isinstance(calls, list) and len(calls) == 2 and isinstance(data["evidence"], dict)):
+        raise ValueError("a finding is not as it must be")
+    local = Local(
+        (int(calls[0]), int(calls[1])),
+        str(data["value"]),
+        verdict,
+        str(data["statement"]),
+        float(data["measured"]),
+        float(data["allowed"]),
+        str(data["rule"]),
+        cause=None if data["cause"] is None else str(data["cause"]),
+        kind=str(data["kind"]),
+        evidence=data["evidence"],
+        notice=data["notice"] is True,
+    )
+    return Found(int(data["row"]), local)

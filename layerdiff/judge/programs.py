@@ -1,0 +1,353 @@
+"""`judge_programs`: the exact judge of two traces with operators: bodies, meaning, arithmetic, and each call's own replay.
+
+It needs torch. What it says is independent of any profile; `judge/exact.py` turns it into verdicts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.sequence import align_sequences
+from layerdiff.arithmetic.own import Own
+from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
+from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
+from layerdiff.judge.incoming import Incoming
+from layerdiff.judge.local import Local
+from layerdiff.judge.meaning import NOTHING, Setting, judge_body
+from layerdiff.judge.noise import Rounding, is_product
+from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.running import Programs
+from layerdiff.judge.tables import Verdict
+from layerdiff.judge.wiring import Wiring, is_float_cast
+from layerdiff.measure.rows import row_difference
+from layerdiff.replay.operators import CannotReplay
+from layerdiff.replay.own import CONVICTING, excused, replay_own
+from layerdiff.replay.program import contents
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.reader import TraceFile
+
+Array = NDArray[Any]
+CACHE_BYTES: Final = 1 << 30
+_NEAR: Final = 3
+"""How many modules around a body are tried as a whole, where a difference may cancel again."""
+
+
+@dataclass
+class Judgement:
+    """What exact arithmetic says of two traces of one process each."""
+
+    findings: list[Local] = field(default_factory=list)
+    own: dict[int, Own] = field(default_factory=dict)
+    """By operator call of the target: its own replay."""
+    excused: dict[int, str] = field(default_factory=dict)
+    unjudged: dict[int, str] = field(default_factory=dict)
+    """Why a call of the target (a module's: its body) could not be judged."""
+    judged: set[int] = field(default_factory=set)
+    """The module calls of the target whose bodies were judged, and those that were dissolved into one."""
+    compared: int = 0
+    same: int = 0
+
+
+def judge_programs(files: Both[TraceFile], pairs: Mapping[int, int], covered: set[int]) -> Iterator[tuple[int, int, Judgement]]:
+    """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
+
+    `pairs`: the target's module call of each of the reference's; `covered`: the target's module calls whose operators were recorded.
+    """
+    judge = _Judge(files, pairs)
+    found = Judgement()
+    roots = judge.roots(pairs)
+    all_bodies = list(bodies(judge.runs, pairs, roots))
+    aligned = [judge.align(body) for body in all_bodies]
+    calls = {r: t for one in aligned for r, t in one.items()}
+    own_calls = [call for body in all_bodies for call in body.items.target if not judge.runs.target.is_module(call)]
+    total, done = len(all_bodies) + len(own_calls), 0
+    setting = judge.setting(all_bodies)
+    back = {t: r for r, t in calls.items()}
+    for body, own in zip(all_bodies, aligned, strict=True):
+        if body.calls[1] in covered:
+            judge.judge(setting, body, own, calls, found)
+        done += 1
+        yield done, total, found
+    for call in own_calls:
+        judge.replay(call, back.get(call), found)
+        done += 1
+        if done % 64 == 0:
+            yield done, total, found
+    yield total, total, found
+
+
+class _Judge:
+    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int]) -> None:
+        self.runs = files.map(Recorded)
+        self._pairs = pairs
+        self._cache: OrderedDict[tuple[int, int], Array] = OrderedDict()
+        self._cached = 0
+        self._constants = Constants(self.runs, self.contents)
+        self._told: set[str] = set()
+
+    def contents(self, run: Recorded, value: int) -> Array:
+        """A recorded value as float64, from a bounded cache. Raises CannotReplay."""
+        key = (id(run), value)
+        found = self._cache.get(key)
+        if found is None:
+            found = np.asarray(contents(run, value))
+            found.flags.writeable = False
+            self._cache[key] = found
+            self._cached += found.nbytes
+            while self._cached > CACHE_BYTES and len(self._cache) > 1:
+                _, old = self._cache.popitem(last=False)
+                self._cached -= old.nbytes
+        else:
+            self._cache.move_to_end(key)
+        return found
+
+    def roots(self, pairs: Mapping[int, int]) -> list[Pair]:
+        """Pairs of module calls that nothing paired encloses."""
+        parents = self.runs.target.file.calls.parent
+        known = set(pairs.values())
+        found = []
+        for r, t in pairs.items():
+            up = int(parents[t])
+            while up >= 0 and up not in known:
+                up = int(parents[up])
+            if up < 0:
+                found.append((r, t))
+        return sorted(found, key=lambda pair: pair[1])
+
+    def align(self, body: Body) -> dict[int, int]:
+        """The target's operator call of each of the reference's, inside a body."""
+        tokens: list[list[Any]] = []
+        loose: list[list[Any]] = []
+        items: list[list[int]] = []
+        for here, (side, run) in enumerate((("reference", self.runs.reference), ("target", self.runs.target))):
+            children = {pair[here]: pair for pair in body.children}
+            exact: list[Any] = []
+            names: list[Any] = []
+            kept: list[int] = []
+            for item in getattr(body.items, side):
+                if item in children:
+                    token: Any = ("child", children[item])
+                    exact.append(token)
+                    names.append(token)
+                    kept.append(item)
+                    continue
+                operation = run.operation(item)
+                if is_float_cast(run, operation):
+                    continue
+                shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
+                exact.append((operation.name, shapes))
+                names.append(operation.name)
+                kept.append(item)
+            tokens.append(exact)
+            loose.append(names)
+            items.append(kept)
+        found = align_sequences(tokens[0], tokens[1], loose)
+        return {items[0][i]: items[1][j] for i, j in found if not self.runs.reference.is_module(items[0][i])}
+
+    def setting(self, all_bodies: Sequence[Body]) -> Setting:
+        """The dtype map, from what modules return, and what depends on it. A dtype that no module returns is expected as it is."""
+        votes: dict[str, Counter[str]] = {}
+        for body in all_bodies:
+            for _, (r, t) in body.interface.outputs:
+                self._vote(votes, r, t)
+        expected = {name: votes_of.most_common(1)[0][0] for name, votes_of in votes.items()}
+        products: Counter[str] = Counter()
+        for body in all_bodies:
+            for call in body.items.target:
+                if not self.runs.target.is_module(call) and is_product((operation := self.runs.target.operation(call)).name):
+                    products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
+        product = products.most_common(1)[0][0] if products else None
+        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product))
+
+    def _vote(self, votes: dict[str, Counter[str]], reference: int, target: int) -> None:
+        ours, theirs = self.runs.reference.file.dtype_name(reference), self.runs.target.file.dtype_name(target)
+        known = dtype_named(ours), dtype_named(theirs)
+        if all(one is not None and one.kind == "float" for one in known):
+            votes.setdefault(ours, Counter())[theirs] += 1
+
+    def judge(self, setting: Setting, body: Body, aligned: Mapping[int, int], calls: Mapping[int, int], found: Judgement) -> None:
+        """Meaning and arithmetic of one body."""
+        incoming = Incoming(self.runs, body, self._constants, calls, aligned, self.contents)
+        try:
+            wiring = Wiring(self.runs, body, incoming)
+            padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+            said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
+        except CannotReplay as refusal:
+            found.unjudged[body.calls[1]] = str(refusal)
+            return
+        found.compared += said.compared
+        found.same += said.same
+        found.findings += self._reconverging(body, said.findings, calls)
+        found.findings += self._rounded_constants(body, aligned)
+        found.findings += self._sources(body, incoming)
+        for call, reason in said.opaque:
+            found.unjudged.setdefault(call, f"opaque: {reason}")
+        found.judged.add(body.calls[1])
+        found.judged.update(body.dissolved.target)
+
+    def _reconverging(self, body: Body, findings: list[Local], calls: Mapping[int, int]) -> list[Local]:
+        """The findings, with those of meaning marked where the programs of a module around meet again in all that it hands on."""
+        if not any("meaning" in local.evidence and not local.notice for local in findings):
+            return findings
+        where = self._meets_in(body, calls)
+        if where is None:
+            return findings
+        return [
+            replace(local, verdict=Verdict.RECONVERGES, evidence={**local.evidence, "meets_at": where})
+            if "meaning" in local.evidence and not local.notice
+            else local
+            for local in findings
+        ]
+
+    def _meets_in(self, body: Body, calls: Mapping[int, int]) -> str | None:
+        """The nearest module around a body whose programs, taken as a whole, compute the same; None where there is none near."""
+        r, t = body.calls
+        for _ in range(_NEAR):
+            r, t = (int(run.file.calls.parent[call]) for run, call in zip(self.runs, (r, t), strict=True))
+            if r < 0 or t < 0 or self._pairs.get(r) != t:
+                return None
+            whole = whole_body(self.runs, (r, t))
+            if whole is None or leaves_state(self.runs, whole):
+                continue
+            aligned = {one: other for one, other in calls.items() if one in set(whole.items.reference)}
+            incoming = Incoming(self.runs, whole, self._constants, calls, aligned, self.contents)
+            programs = Programs(self.runs, whole, incoming, aligned, self.contents)
+            try:
+                ours, theirs = programs.run("reference"), programs.run("target")
+            except CannotReplay:
+                return None
+            if ours.opaque or theirs.opaque or not ours.cuts:
+                return None
+            made = [
+                row_difference(ours.cuts[r, at], theirs.cuts[t, at].reshape(ours.cuts[r, at].shape)) for at, _ in whole.interface.outputs
+            ]
+            if all(one.figure <= NOTHING for one in made):
+                return self.runs.target.file.site(t)
+        return None
+
+    def _rounded_constants(self, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
+        """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""
+        back = {t: r for r, t in aligned.items()}
+        for call in body.items.target:
+            if self.runs.target.is_module(call):
+                continue
+            for position, value in self.runs.target.operation(call).inputs.items():
+                weight = self.runs.target.weight(value)
+                if weight is None or weight[0] in self._told:
+                    continue
+                self._told.add(weight[0])
+                pair = self._constants.pair(weight[0])
+                if pair is not None and pair.rounded is not None:
+                    statement = f"{weight[0]} was rounded to {pair.rounded} once"
+                    yield Local(
+                        (back.get(call, -1), call),
+                        position,
+                        Verdict.PRECISION,
+                        statement,
+                        pair.difference,
+                        0.0,
+                        "constants",
+                        cause="rounded-constant",
+                        kind="constant",
+                        evidence={"constant": weight[0], "dtype": pair.rounded},
+                    )
+
+    def _sources(self, body: Body, incoming: Incoming) -> Iterator[Local]:
+        """Values that no recorded call made, held against each other."""
+        files = self.runs.map(lambda run: run.file)
+        for reference, target in incoming.sources.items():
+            if self.runs.reference.weight(reference) is not None or self.runs.target.weight(target) is not None:
+                continue
+            prints = files.reference.fingerprint(reference), files.target.fingerprint(target)
+            dtypes = files.reference.dtype_name(reference), files.target.dtype_name(target)
+            if prints[0] is not None and prints[0] == prints[1] and dtypes[0] == dtypes[1]:
+                continue
+            try:
+                r, t = self.contents(self.runs.reference, reference), self.contents(self.runs.target, target)
+            except CannotReplay:
+                continue
+            if np.array_equal(r, t, equal_nan=r.dtype.kind == "f") or within_rounding(r, t, *dtypes) or rounded_once(r, t, NARROW):
+                continue
+            reader = incoming.reader(reference)
+            if reader is None:
+                continue
+            call, position = reader
+            off = float(np.count_nonzero(r != t))
+            statement = f"a value that no recorded call made differs in {off:.0f} of {r.size} elements"
+            yield Local((call, incoming.aligned(call)), f"source.{position}", Verdict.UNEXPLAINED, statement, off, 0.0, "sources")
+
+    def replay(self, call: int, partner: int | None, found: Judgement) -> None:
+        """Own replay of one call of the target."""
+        operation = self.runs.target.operation(call)
+        try:
+            own = replay_own(self.runs.target, operation, self.contents)
+        except CannotReplay as refusal:
+            found.unjudged.setdefault(call, str(refusal))
+            return
+        if own is None:
+            return
+        found.own[call] = own
+        if own.verdict not in CONVICTING:
+            return
+        if partner is not None:
+            theirs = self.runs.reference.operation(partner)
+            try:
+                other = replay_own(self.runs.reference, theirs, self.contents) if theirs.name == operation.name else None
+            except CannotReplay:
+                other = None
+            if excused(own, other):
+                found.excused[call] = "the reference's call has the same residual"
+                return
+        value = operation_output(operation.outputs, int(own.evidence.get("result", 0)))
+        verdict = Verdict[own.verdict.upper().replace("-", "_")]
+        found.findings.append(
+            Local(
+                (-1 if partner is None else partner, call),
+                value,
+                verdict,
+                own.statement,
+                own.measured,
+                own.allowed,
+                f"own replay, {own.rung}",
+                cause=own.cause,
+                kind=_forbidden_kind(own.cause),
+                evidence={**own.evidence, "zrms": own.zrms, "zmax": own.zmax},
+            )
+        )
+
+
+def leaves_state(runs: Both[Recorded], body: Body) -> bool:
+    """Whether a body writes to memory that it did not make, or makes something that is read after it besides what it returns."""
+    for run, items, here in zip(runs, body.items, (0, 1), strict=True):
+        made: set[int] = set()
+        inside = set(items)
+        for item in items:
+            operation = run.operation(item)
+            made |= {run.place(value).memory[0] for position, value in operation.outputs.items() if not run.is_view(operation)}
+            written = {run.place(operation.inputs[position]).memory[0] for position in operation.writes if position in operation.inputs}
+            if written - made:
+                return True
+        returned = {run.place(values[here]).memory[0] for _, values in body.interface.outputs}
+        given = {run.place(values[here]).memory[0] for _, values in body.interface.inputs}
+        if run.read_elsewhere(made - returned - given, inside):
+            return True
+    return False
+
+
+def operation_output(outputs: Mapping[str, int], index: int) -> str:
+    """The position of the `index`-th result."""
+    return f"out[{index}]" if f"out[{index}]" in outputs else "out"
+
+
+def _forbidden_kind(cause: str | None) -> str:
+    if cause is None:
+        return ""
+    return "tf32" if "tf32" in cause else "quantised" if "quant" in cause or "int8" in cause else "accumulator"

@@ -1,0 +1,96 @@
+"""State that an object carries from step to step, such as a KV cache: which regions it comes into.
+
+A recorder records such an object once, where the outermost call is handed it, and notes at each inner call
+that it was handed the same object again. So nothing on an inner call says what it read; who was handed the
+object may have read it, and nobody else may: a norm beside it is judged by its own input alone.
+
+Entry N of the state, `in.cache.layers[N].keys`, is written by layer N, and read by it and perhaps by later
+ones that share it: it excuses no layer before N.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.classes import ACTIVATION, EMBEDDING, LINEAR, NORM, ROTARY, module_class
+from layerdiff.judge.tables import Columns, Texts
+from layerdiff.trace.schema import CallKind, Role
+
+Reals = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+_TAKES_TENSORS: Final = (EMBEDDING, NORM, LINEAR, ACTIVATION, ROTARY)
+"""Modules of these classes read what they are handed, and nothing else."""
+_ENTRY: Final = re.compile(r"^in(?:\[\d+\]|(?!\[))[^\[]*\[(\d+)\]")  # an index behind that of the argument
+_LAYER: Final = re.compile(r"(?:^|\.)(\d+)(?:\.|$|/)")
+
+
+@dataclass(frozen=True)
+class State:
+    """What comes into each site's region through objects alone. One entry a site."""
+
+    difference: Reals
+    nonfinite_differs: Flags
+
+
+def state_coming_in(sites: Columns, pairs: Columns, texts: Texts, difference: Reals, nonfinite: Flags) -> State:
+    """The worst of the state that each site was handed. `difference` and `nonfinite` have one entry a pair."""
+    count = len(sites["site"])
+    coming, bad = np.zeros(count), np.zeros(count, bool)
+    into_roots = (pairs["role"] == Role.INPUT) & (sites["parent"][pairs["site"]] < 0) if count else np.zeros(0, bool)
+    differing = np.unique(pairs["site"][into_roots & ((difference > 0) | nonfinite)]).tolist()
+    if not differing:
+        return State(coming, bad)
+    top = _tops(sites["parent"])
+    handed = _handed(sites, texts, top)
+    for root in differing:
+        rows = np.flatnonzero(handed & (top == root))
+        given = np.flatnonzero(into_roots & (pairs["site"] == root))
+        entries = _numbers(pairs["position"][given], texts, _ENTRY)
+        layers = _numbers(sites["site"][rows], texts, _LAYER)
+        if not set(entries[entries >= 0].tolist()) <= set(layers.tolist()):
+            entries[:] = -1  # not numbered as the layers are
+        for entry in np.unique(entries).tolist():
+            at = given[entries == entry]
+            reached = rows[(layers < 0) | (layers >= entry)]
+            coming[reached] = np.maximum(coming[reached], difference[at].max())
+            bad[reached] |= entry >= 0 and bool(nonfinite[at].any())
+    return State(coming, bad)
+
+
+def _tops(parents: Rows) -> Rows:
+    """The outermost call around each site. Parents stand before their children."""
+    top = list(range(len(parents)))
+    for row, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            top[row] = top[parent]
+    return np.array(top, np.int64)
+
+
+def _handed(sites: Columns, texts: Texts, top: Rows) -> Flags:
+    """Sites that may read the state: those that were handed it. Where none was, any whose class does not rule it out."""
+    handed: Flags = sites["handed_state"] > 0
+    noted = np.zeros(len(top), bool)
+    noted[top[handed]] = True
+    leaf = np.ones(len(top), bool)
+    leaf[sites["parent"][sites["parent"] >= 0]] = False
+    distinct, number = np.unique(sites["type"], return_inverse=True)
+    plain = np.array([module_class(texts[text], has_children=False) in _TAKES_TENSORS for text in distinct.tolist()], bool)
+    ruled_out = leaf & plain[number.reshape(-1)] & (sites["kind"] == CallKind.MODULE)
+    found: Flags = np.where(noted[top], handed, ~ruled_out)
+    return found
+
+
+def _numbers(numbers: NDArray[np.int32], texts: Texts, pattern: re.Pattern[str]) -> Rows:
+    """The number that `pattern` finds in each text; -1 where it finds none."""
+    distinct, place = np.unique(numbers, return_inverse=True)
+    found = [pattern.search(texts[text] or "") for text in distinct.tolist()]
+    known = np.array([-1 if match is None else int(match[1][:9]) for match in found], np.int64)
+    entries: Rows = known[place.reshape(-1)] if len(distinct) else np.zeros(0, np.int64)
+    return entries

@@ -1,0 +1,261 @@
+"""`run_calls`: the calls of a region run again in float64, in the memory that they shared.
+
+Each storage of the recorded run is one flat tensor here, and every value is a view of it at its recorded place. So views need not
+run at all, a write in place is seen through every other view, and a value that something else wrote in between is noticed by
+its version and taken from outside. What is never written here and read all the same is asked of `incoming`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerdiff.errors import TraceError
+from layerdiff.replay.operators import CannotReplay, run64
+from layerdiff.replay.recorded import Operation, Place, Recorded
+from layerdiff.trace.arguments import Arguments, decode
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+
+
+class Watcher(Protocol):
+    """What whoever runs a program decides while it runs."""
+
+    def incoming(self, value: int) -> Array:
+        """The contents of a value that the program reads and did not make. Raises CannotReplay."""
+
+    def instead(self, operation: Operation) -> Mapping[str, Array] | None:
+        """Results to take in place of running a call (a random draw); None to run it."""
+
+    def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
+        """A call has made `results`, by position. Other ones to go on with, or None for these. `args` hold arrays."""
+
+    def handed(self, call: int, position: str, contents: Array) -> None:
+        """What a child call is handed; or, for the region's own call, what it returns."""
+
+    def cannot(self, operation: Operation, reason: str) -> Mapping[str, Array]:
+        """A call cannot be run: the results to go on with. Raises CannotReplay where there are none."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A call inside a region that is judged by itself: what it is handed is looked at, what it returns comes from outside."""
+
+    handed: Mapping[str, int] = field(default_factory=dict)
+    """Value by position."""
+    returned: Sequence[int] = ()
+    """Values whose contents are asked of `incoming`."""
+
+
+def run_calls(
+    run: Recorded,
+    call: int,
+    items: Sequence[int],
+    children: Mapping[int, Child],
+    inputs: Sequence[int],
+    outputs: Mapping[str, int],
+    watcher: Watcher,
+) -> None:
+    """Run `items` (operators, and children) of the module call `call` in order.
+
+    `inputs`: the values that the call was given; `outputs`: those that it returned, by position.
+
+    Raises CannotReplay where something that is needed was not recorded.
+    """
+    memory = _Memory(run, watcher)
+    with torch.no_grad():
+        for value in inputs:
+            memory.write(value, watcher.incoming(value))
+        for item in items:
+            child = children.get(item)
+            if child is None:
+                _execute(run, memory, run.operation(item), watcher)
+                continue
+            for position, value in child.handed.items():
+                watcher.handed(item, position, memory.read(value).numpy().copy())
+            for value in child.returned:
+                memory.write(value, watcher.incoming(value))
+        for position, value in outputs.items():
+            watcher.handed(call, position, memory.read(value).numpy().copy())
+
+
+def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watcher) -> None:
+    instead = watcher.instead(operation)
+    if instead is not None:
+        memory.accept(operation, instead)
+        return
+    if run.is_view(operation):
+        memory.look(operation)
+        return
+    try:
+        if not operation.complete:
+            raise CannotReplay("it was recorded only in part")
+        args = decode(operation.picture, lambda position: memory.read(operation.inputs[position]))
+        made = run64(operation.name, args)
+    except KeyError as error:
+        results: Mapping[str, Array] = watcher.cannot(operation, f"its operand {error} was not recorded")
+        memory.accept(operation, results)
+        return
+    except (CannotReplay, TraceError) as error:
+        memory.accept(operation, watcher.cannot(operation, str(error)))
+        return
+    memory.wrote(operation)
+    positions = positions_of(operation, len(made))
+    made_here = {position: tensor.numpy() for position, tensor in zip(positions, made, strict=False) if position in operation.outputs}
+    shown = Arguments(_arrays(args.args), _arrays(args.kwargs))
+    other = watcher.made(operation, shown, made_here)
+    memory.accept(operation, made_here if other is None else other)
+
+
+def positions_of(operation: Operation, count: int) -> list[str]:
+    """Where the results of an operator stand, in order."""
+    if count == 1 and "out" in operation.outputs:
+        return ["out"]
+    return [f"out[{i}]" for i in range(count)]
+
+
+def _arrays(thing: Any) -> Any:
+    if isinstance(thing, Tensor):
+        return thing.numpy()
+    if isinstance(thing, dict):
+        return {name: _arrays(item) for name, item in thing.items()}
+    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
+        return tuple(_arrays(item) for item in thing)
+    if isinstance(thing, list):
+        return [_arrays(item) for item in thing]
+    return thing
+
+
+@dataclass
+class _Flat:
+    """One storage."""
+
+    contents: Tensor
+    defined: Tensor
+    version: int
+
+
+class _Memory:
+    def __init__(self, run: Recorded, watcher: Watcher) -> None:
+        self._run = run
+        self._watcher = watcher
+        self._flats: dict[tuple[int, str], _Flat] = {}
+
+    def read(self, value: int) -> Tensor:
+        """The contents of a value, as a view of its memory; what is not known of it comes in."""
+        place = self._run.place(value)
+        flat = self._flat(place)
+        defined = _seen(flat.defined, place)
+        if not bool(defined.all()):
+            coming = torch.from_numpy(np.array(self._watcher.incoming(value))).to(flat.contents.dtype)
+            here = _seen(flat.contents, place)
+            self._fill(flat, place, torch.where(defined, here, coming.reshape(place.shape)))
+        return _seen(flat.contents, place)
+
+    def write(self, value: int, contents: Array) -> None:
+        """Put `contents` where a value lies."""
+        place = self._run.place(value)
+        if np.shape(contents) != place.shape and np.size(contents) != math.prod(place.shape):
+            raise CannotReplay(f"a value has the shape {list(np.shape(contents))} in one run and {list(place.shape)} in the other")
+        flat = self._flat(place)
+        self._fill(flat, place, torch.from_numpy(np.array(contents)).to(flat.contents.dtype).reshape(place.shape))
+
+    def accept(self, operation: Operation, results: Mapping[str, Array]) -> None:
+        """Put the results of a call where they lie."""
+        for position, contents in results.items():
+            value = operation.outputs.get(position)
+            if value is not None:
+                self.write(value, contents)
+
+    def look(self, operation: Operation) -> None:
+        """A view: nothing moves; what it shows is asked for when it is read."""
+
+    def wrote(self, operation: Operation) -> None:
+        """A call has written to some of its operands."""
+        for position in operation.writes:
+            value = operation.inputs.get(position)
+            if value is None:
+                continue
+            place = self._run.place(value)
+            flat = self._flat(place)
+            flat.version = place.version + 1
+            _seen(flat.defined, _once(place)).fill_(True)
+
+    def _flat(self, place: Place) -> _Flat:
+        flat = self._flats.get(place.memory)
+        if flat is None:
+            dtype = _dtype(place.memory[1])
+            flat = self._flats[place.memory] = _Flat(torch.zeros(0, dtype=dtype), torch.zeros(0, dtype=torch.bool), place.version)
+        missing = place.extent - flat.contents.numel()
+        if missing > 0:
+            flat.contents = torch.cat([flat.contents, flat.contents.new_zeros(missing)])
+            flat.defined = torch.cat([flat.defined, flat.defined.new_zeros(missing)])
+        if place.version != flat.version:  # something else wrote there
+            flat.version = place.version
+            flat.defined.fill_(False)
+        return flat
+
+    def _fill(self, flat: _Flat, place: Place, contents: Tensor) -> None:
+        once = _once(place)
+        for d, (size, full) in enumerate(zip(once.shape, place.shape, strict=True)):
+            if size != full:
+                contents = contents.narrow(d, 0, size)
+        target = _seen(flat.contents, once)
+        if target.data_ptr() != contents.data_ptr() or target.stride() != contents.stride():
+            try:
+                target.copy_(contents)
+            except RuntimeError:  # its elements overlap in memory
+                where = _seen(torch.arange(flat.contents.numel()), once).reshape(-1)
+                flat.contents[where] = contents.reshape(-1)
+        _seen(flat.defined, once).fill_(True)
+
+
+def _once(place: Place) -> Place:
+    """A place without the repeats of an expanded dimension."""
+    if 0 not in place.strides:
+        return place
+    shape = tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(place.shape, place.strides, strict=True))
+    return Place(place.memory, place.offset, shape, place.strides, place.version)
+
+
+def _seen(flat: Tensor, place: Place) -> Tensor:
+    if 0 in place.shape:
+        return flat.new_zeros(place.shape)
+    return flat.as_strided(place.shape, place.strides, place.offset)
+
+
+def _dtype(name: str) -> torch.dtype:
+    known = dtype_named(name)
+    if known is None:
+        raise CannotReplay(f"the dtype {name} is unknown here")
+    if known.kind == "complex":
+        return torch.complex128
+    if known.kind == "float":
+        return torch.float64
+    found = getattr(torch, name, None)
+    return found if isinstance(found, torch.dtype) else torch.int64
+
+
+def contents(run: Recorded, value: int) -> Array:
+    """What was recorded of a value, as float64 (complex128, or whole numbers as they are).
+
+    Raises CannotReplay where its bytes were not kept.
+    """
+    if not run.file.has_bytes(value):
+        reason = run.file.text(int(run.file.values.reason[value])) or "by the keep policy"
+        name = run.file.text(int(run.file.values.name[value]))
+        raise CannotReplay(f"the bytes of {name or 'a value that it reads'} were not recorded: {reason}")
+    read = run.file.read(value)
+    if run.file.dtype_name(value) == "bool":
+        return read.astype(np.bool_)
+    if read.dtype.kind == "f":
+        return read.astype(np.float64)
+    return read.astype(np.complex128) if read.dtype.kind == "c" else read

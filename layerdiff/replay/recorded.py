@@ -1,0 +1,218 @@
+"""`Recorded`: one process's trace as a program: which calls stand inside a module call, what each operator consumed and made.
+
+Nothing is run here and torch is not needed. Calls and values are numbers, as in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import ABSENT, CallKind, CallStatus, Role, ValueKind
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operator call as recorded."""
+
+    call: int
+    name: str
+    """`aten.addmm.default`."""
+    picture: Any
+    """The picture of its arguments; see `trace.arguments`."""
+    inputs: dict[str, int]
+    """Value by position, as consumed."""
+    outputs: dict[str, int]
+    writes: tuple[str, ...]
+    """Positions of the inputs that it wrote to."""
+    random: bool
+    results: Any
+    """The picture of its results; a number where it returned one."""
+    complete: bool
+    """Whether it returned, and was recorded to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value lay: which elements of which memory, at which version."""
+
+    memory: tuple[int, str]
+    """Number of the storage (or, where it is unknown, -1 - value) and the dtype that it was read as."""
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    version: int
+
+    @property
+    def extent(self) -> int:
+        """How many elements of the memory there must be."""
+        if 0 in self.shape:
+            return 0
+        return self.offset + 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+
+class Recorded:
+    """The calls and values of one file."""
+
+    def __init__(self, file: TraceFile) -> None:
+        self.file = file
+        self._operations: dict[int, Operation] = {}
+        self._places: dict[int, Place] = {}
+        self._named: dict[int, tuple[int, str]] | None = None
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """The calls directly inside each call, in the order in which they began."""
+        found: list[list[int]] = [[] for _ in range(len(self.file.calls))]
+        for call, parent in enumerate(self.file.calls.parent.tolist()):
+            if parent >= 0:
+                found[parent].append(call)
+        return found
+
+    def is_module(self, call: int) -> bool:
+        """Whether a call is a module's."""
+        return int(self.file.calls.kind[call]) == CallKind.MODULE
+
+    def edges(self, call: int, role: Role) -> dict[str, int]:
+        """Value by position, of one role."""
+        return {edge.position: edge.value for edge in self.file.edges_of(call) if edge.role == role}
+
+    def operation(self, call: int) -> Operation:
+        """An operator call."""
+        found = self._operations.get(call)
+        if found is None:
+            calls = self.file.calls
+            detail = self.file.json(int(calls.detail[call]))
+            detail = detail if isinstance(detail, dict) else {}
+            writes = detail.get("writes")
+            found = self._operations[call] = Operation(
+                call,
+                self.file.text(int(calls.operator[call])) or "",
+                detail.get("arguments"),
+                self.edges(call, Role.INPUT),
+                self.edges(call, Role.OUTPUT),
+                tuple(str(position) for position in writes) if isinstance(writes, list) else (),
+                detail.get("random") is True and not _draws_nothing(self.file.text(int(calls.operator[call])) or "", detail),
+                detail.get("results"),
+                int(calls.status[call]) == CallStatus.RETURNED and "arguments" in detail,
+            )
+        return found
+
+    def place(self, value: int) -> Place:
+        """Where a value lay."""
+        found = self._places.get(value)
+        if found is None:
+            columns = self.file.values
+            shape = self.file.shape(value)
+            strides = self.file.json(int(columns.strides[value]))
+            fits = isinstance(strides, list) and len(strides) == len(shape) and all(type(n) is int and n >= 0 for n in strides)
+            memory, offset = int(columns.memory[value]), int(columns.memory_offset[value])
+            if memory < 0 or offset < 0:
+                memory, offset = -1 - value, 0
+            found = self._places[value] = Place(
+                (memory, self.file.dtype_name(value)),
+                offset,
+                shape,
+                tuple(strides) if fits else row_major(shape),
+                int(columns.version[value]),
+            )
+        return found
+
+    def is_view(self, operation: Operation) -> bool:
+        """Whether a call only looks at the memory of one of its operands in another way."""
+        if operation.writes or not operation.outputs or not operation.inputs:
+            return False
+        memories = {self.place(value).memory for value in operation.inputs.values()}
+        return all(self.place(value).memory in memories for value in operation.outputs.values())
+
+    @cached_property
+    def producer(self) -> NDArray[np.int64]:
+        """The operator call that made each value, -1 where no recorded one did. Shape (values,)."""
+        edges, calls = self.file.edges, self.file.calls
+        found = np.full(len(self.file.values), ABSENT, np.int64)
+        chosen = (edges.role == Role.OUTPUT) & (calls.kind[edges.call] == CallKind.OPERATOR)
+        rows = np.flatnonzero(chosen)[::-1]
+        found[edges.value[rows]] = edges.call[rows]
+        return found
+
+    @cached_property
+    def made_memories(self) -> set[int]:
+        """The memories that some recorded operator call returned: what lies in them is no source."""
+        return set(self.file.values.memory[np.flatnonzero(self.producer >= 0)].tolist())
+
+    @cached_property
+    def output_position(self) -> dict[int, str]:
+        """At which position of its producer a value was returned."""
+        edges = self.file.edges
+        rows = np.flatnonzero(edges.role == Role.OUTPUT)
+        return {int(edges.value[row]): self.file.text(int(edges.position[row])) or "" for row in rows[::-1].tolist()}
+
+    def weight(self, value: int) -> tuple[str, int] | None:
+        """Name, and the value of the whole, of the parameter or buffer in whose memory a value lies; None for none.
+
+        A buffer that was written to while recording is state, and no weight.
+        """
+        if self._named is None:
+            columns = self.file.values
+            self._named = {}
+            for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
+                name = self.file.text(int(columns.name[row]))
+                if name is not None:
+                    self._named.setdefault(self.place(row).memory[0], (row, name))
+        found = self._named.get(self.place(value).memory[0])
+        if found is None or self.place(value).memory[0] in self._written:
+            return None
+        return found[1], found[0]
+
+    @cached_property
+    def _written(self) -> set[int]:
+        columns = self.file.values
+        return set(columns.memory[np.flatnonzero((columns.version > 0) & (columns.memory >= 0))].tolist())
+
+    def read_elsewhere(self, memories: set[int], inside: set[int]) -> bool:
+        """Whether an operator call outside `inside` reads one of these memories."""
+        readers = self._readers
+        return any(readers.get(memory, set()) - inside for memory in memories)
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """The operator calls that read each memory."""
+        edges, calls, columns = self.file.edges, self.file.calls, self.file.values
+        found: dict[int, set[int]] = {}
+        rows = np.flatnonzero((edges.role == Role.INPUT) & (calls.kind[edges.call] == CallKind.OPERATOR))
+        for call, memory in zip(edges.call[rows].tolist(), columns.memory[edges.value[rows]].tolist(), strict=True):
+            found.setdefault(memory, set()).add(call)
+        return found
+
+    def walk(self, call: int, stop: set[int]) -> Iterator[int]:
+        """The calls inside `call` in order: operators, and module calls in `stop`; other module calls are walked into."""
+        for child in self.children[call]:
+            if self.is_module(child) and child not in stop:
+                yield from self.walk(child, stop)
+            else:
+                yield child
+
+
+def _draws_nothing(name: str, detail: dict[str, Any]) -> bool:
+    """Whether a call that may drop out at random was asked not to: its probability is zero, or left out."""
+    picture = detail.get("arguments")
+    args = picture.get("args", []) if isinstance(picture, dict) else []
+    kwargs = picture.get("kwargs", {}) if isinstance(picture, dict) else {}
+    numbers = [item for item in args if isinstance(item, float)] if isinstance(args, list) else []
+    if "attention" in name:
+        return not any(numbers) and not (isinstance(kwargs, dict) and kwargs.get("dropout_p"))
+    return "dropout" in name and bool(numbers) and not any(numbers)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, in elements."""
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(shape[d + 1], 1)
+    return tuple(strides)

@@ -8,6 +8,7 @@
     │   ├── UnfinishedTraceError  still being written, or its writer died
     │   └── EmptyTraceError     a trace without calls: nothing to compare
     ├── RecorderError           a recording cannot start
+    │   └── TorchMissingError   torch is not installed; an ImportError too
     ├── ProfileError            a profile or rules file is wrong
     └── ComparisonError         two traces, or a saved comparison, cannot be used
 
@@ -48,6 +49,13 @@ class EmptyTraceError(TraceError):
 
 class RecorderError(LayerdiffError):
     """A recording cannot start: found out before the first forward."""
+
+
+class TorchMissingError(RecorderError, ImportError):
+    """Recording needs torch, which is an extra: an install of layerdiff never replaces the torch of a device."""
+
+    def __init__(self) -> None:
+        super().__init__("record needs torch: pip install 'layerdiff[torch]', or the torch that your device's vendor gives.")
 
 
 class ProfileError(LayerdiffError):

@@ -67,7 +67,14 @@ def run(
         "weights": weights,
     }
     options = {name: value for name, value in selected.items() if value is not None}
-    from layerdiff.record.script import plan_script, run_script
+    try:
+        from layerdiff.record.script import plan_script, run_script
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from layerdiff.errors import TorchMissingError
+
+        raise TorchMissingError from None
 
     if not plan:
         return run_script(output, script, module=module, options=options)

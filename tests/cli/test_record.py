@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,16 @@ def test_a_script_that_raises(run: Run, tmp_path: Path) -> None:
     done = run("record", "-o", "x.h5", "--", "bad.py", code=1)
     assert "ValueError: its own error" in done.stderr
     assert "layerdiff/cli" not in done.stderr
+
+
+def test_without_torch_one_line_says_how_to_get_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
+    (tmp_path / "infer.py").write_text("print('never run')")
+    done = run("record", "-o", "x.h5", "--", "infer.py", code=2)
+    needs = "record needs torch: pip install 'layerdiff[torch]', or the torch that your device's vendor gives."
+    assert (done.stdout, done.stderr) == ("", f"layerdiff: {needs}\n")
+    command = [sys.executable, "-c", "from layerdiff import Recorder"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+    assert said.splitlines()[-1] == f"layerdiff.errors.TorchMissingError: {needs}"
+    caught = "try:\n    from layerdiff import Recorder\nexcept ImportError:\n    print('no recorder')"
+    assert subprocess.run([sys.executable, "-c", caught], cwd=tmp_path, capture_output=True, text=True).stdout == "no recorder\n"

@@ -19,10 +19,11 @@ from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning import NOTHING, Setting, judge_body
+from layerdiff.judge.meaning import judge_body
 from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.padding import padded_positions
 from layerdiff.judge.running import Programs
+from layerdiff.judge.setting import NOTHING, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring, is_float_cast
 from layerdiff.measure.rows import row_difference

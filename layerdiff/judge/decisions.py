@@ -1,0 +1,94 @@
+"""Decisions (top-k, argmax, comparisons) that the two programs of a body make otherwise: by a rounding, by a tie, or wrongly.
+
+The reference decides for itself on exact operands. Where its margin is no more than what rounding makes of them it goes on with
+the target's decision, and that is said; else it keeps its own, and what follows shows the fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.running import Decision, Programs, Ran
+from layerdiff.judge.setting import FLIP, BodyVerdict, Cut, Setting
+from layerdiff.judge.tables import Verdict
+
+Array = NDArray[Any]
+
+
+def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: BodyVerdict) -> tuple[Ran, frozenset[int]]:
+    """The reference's program, following the target's decisions where they hang by a rounding; and the calls where it keeps its own."""
+    ours = programs.run("reference")
+    if not ours.decisions:
+        return ours, frozenset()
+    noisy = programs.run("reference", noise=setting.rounding.as_expected)
+    kept = set()
+    for decision in ours.decisions:
+        spread = _spread(ours.operands.get(decision.operation.call), noisy.operands.get(decision.operation.call))
+        unit = setting.rounding.unit_of_operands(decision.operation)
+        allowed = FLIP * spread + 2 * unit * decision.scale
+        wrong = decision.margin > allowed
+        if np.any(wrong):
+            kept.add(decision.operation.call)
+        said.findings.append(_flip(programs, decision, allowed, bool(np.any(wrong))))
+    said.findings = [local for local in said.findings if local.notice]
+    if kept:
+        ours = programs.run("reference", kept=frozenset(kept))
+    return ours, frozenset(kept)
+
+
+def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> Local | None:
+    """Whether whole numbers at a cut are indices into what the reference chose from, and the target's choice is as good up to rounding.
+
+    However the target came by its own: by a sort, by a top-k, from the other end.
+    """
+    (r, t), position = cut
+    one, other = ours.cuts[r, position], theirs.cuts[t, position]
+    if one.dtype.kind not in "iu" or not one.ndim or not one.size or min(one.min(), other.min()) < 0:
+        return None
+    for call, args in ours.operands.items():
+        operand = args.args[0] if args.args and isinstance(args.args[0], np.ndarray) else None
+        if operand is None or operand.dtype.kind != "f" or operand.shape[:-1] != one.shape[:-1]:
+            continue
+        if max(one.max(), other.max()) >= operand.shape[-1]:
+            continue
+        values = (
+            np.take_along_axis(operand, one.astype(np.int64), -1),
+            np.take_along_axis(operand, other.reshape(one.shape).astype(np.int64), -1),
+        )
+        operation = programs.runs.reference.operation(call)
+        decision = Decision(operation, {}, np.abs(values[0] - values[1]), np.maximum(np.abs(values[0]), np.abs(values[1])))
+        noisy = programs.run("reference", noise=setting.rounding.as_expected)
+        allowed = FLIP * _spread(args, noisy.operands.get(call)) + 2 * setting.rounding.unit_of_operands(operation) * decision.scale
+        if not np.any(decision.margin > allowed):
+            return _flip(programs, decision, allowed, wrong=False)
+    return None
+
+
+def _flip(programs: Programs, decision: Decision, allowed: Array, wrong: bool) -> Local:
+    call = decision.operation.call
+    margin = decision.margin
+    with np.errstate(all="ignore"):
+        ratio = np.where(margin > 0, margin / np.where(allowed > 0, allowed, np.nan), 0.0)
+    worst = float(np.nanmax(ratio)) if ratio.size else 0.0
+    calls = (call, programs.aligned.get(call, -1))
+    if not np.any(margin > 0):
+        statement = f"{decision.operation.name}: values that tie were ordered otherwise"
+        return Local(calls, "out", Verdict.FLIP, statement, 0.0, 1.0, "exact margin 0", kind="tie-order", notice=True)
+    statement = f"{decision.operation.name} decides otherwise by a margin of {worst:.2g} of what rounding can make"
+    return Local(calls, "out", Verdict.FLIP, statement, worst, 1.0, "margin over 4 spreads + 2u", kind="flip", notice=not wrong)
+
+
+def _spread(exact: Any, noisy: Any) -> float:
+    """Root mean square of what noise made of the float operands of a call."""
+    if exact is None or noisy is None:
+        return 0.0
+    found = 0.0
+    for one, other in zip(exact.args, noisy.args, strict=False):
+        if isinstance(one, np.ndarray) and one.dtype.kind == "f" and isinstance(other, np.ndarray) and one.shape == other.shape:
+            off = (one - other)[np.isfinite(one) & np.isfinite(other)]
+            found = max(found, float(np.sqrt(np.mean(np.square(off)))) if off.size else 0.0)
+    return found

@@ -1,0 +1,188 @@
+"""`name_call`: which call it is at which two programs of a body part, and what the two calls differ in besides their values.
+
+In order: aligned calls that are given other scalars and make something else; the first exact value of the target's program that
+the reference's never makes; the first of the reference's that the target's never makes. A value is known by its norm and by a
+projection that knows positions: without the second, a swapped head is the right one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.constants import is_masked
+from layerdiff.judge.running import Programs, Ran
+from layerdiff.judge.setting import NOTHING, Cut
+from layerdiff.judge.wiring import Wiring
+from layerdiff.measure.rows import row_difference
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+
+Array = NDArray[Any]
+
+
+def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+    """The call where the programs part on their way to a cut: calls, position, evidence."""
+    back = {t: r for r, t in programs.aligned.items()}
+    cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
+    first = _first_without_equal(theirs, ours, cones.target)
+    other = _first_without_equal(ours, theirs, cones.reference)
+    changed = _first_changed(programs, wiring, ours, theirs, cones.target)
+    if changed is not None and (first is None or changed[1] <= first[0]):
+        return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
+    if first is not None:
+        call, position = first
+        partner = back.get(call, -1)
+        if other is not None and other[0] not in programs.aligned and partner >= 0 and _feeds(programs.runs.reference, other[0], partner):
+            static = f"the target lacks {_shown(programs.runs.reference, other[0])}"
+            return (other[0], -1), other[1], {"static": static, "next": programs.runs.target.operation(call).name}
+        return (partner, call), position, _static_difference(programs, wiring, partner, call)
+    if other is not None:
+        static = f"the target never makes what {_shown(programs.runs.reference, other[0])} makes"
+        return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
+    return None
+
+
+def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
+    """The operator calls of the body whose results reach a cut, by the memory that they share."""
+    run: Recorded = getattr(programs.runs, side)
+    body, (pair, position) = programs.body, cut
+    here = 0 if side == "reference" else 1
+    crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+    needed = {run.place(values[here]).memory[0] for at, values in crossing if at == position}
+    items: tuple[int, ...] = getattr(body.items, side)
+    stop = items.index(pair[here]) if pair != body.calls else len(items)
+    found: set[int] = set()
+    for item in reversed(items[:stop]):
+        if run.is_module(item):
+            continue
+        operation = run.operation(item)
+        made = {run.place(value).memory[0] for value in operation.outputs.values()}
+        made |= {run.place(operation.inputs[at]).memory[0] for at in operation.writes if at in operation.inputs}
+        if made & needed:
+            found.add(item)
+            needed |= {run.place(value).memory[0] for value in operation.inputs.values()}
+    return found
+
+
+def unmasked(x: Array) -> Array:
+    """The lowest number of any dtype as -inf: in an additive mask they mean one thing."""
+    return np.where(is_masked(x), -np.inf, x) if x.dtype.kind == "f" else x
+
+
+def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: set[int]) -> tuple[int, int] | None:
+    """The first pair of aligned calls that are given other scalars, and make something else."""
+    for reference, target in sorted(programs.aligned.items(), key=lambda pair: pair[1]):
+        if target not in inside or wiring.scalars.reference.get(reference) == wiring.scalars.target.get(target):
+            continue
+        one, other = ours.results.get(reference), theirs.results.get(target)
+        if one is None or other is None:
+            continue
+        for position, made in one.items():
+            there = other.get(position)
+            if there is not None and (there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING):
+                return reference, target
+    return None
+
+
+def _first_position(theirs: Ran, ours: Ran, pair: tuple[int, int]) -> str:
+    one, other = ours.results[pair[0]], theirs.results[pair[1]]
+    return next((position for position in other if position in one and not np.array_equal(one[position], other[position])), "out")
+
+
+def _feeds(run: Recorded, call: int, reader: int) -> bool:
+    """Whether a call reads the results of another, views and casts in between left out."""
+    made = {run.place(value).memory[0] for value in run.operation(call).outputs.values()}
+    return any(run.place(value).memory[0] in made for value in run.operation(reader).inputs.values())
+
+
+def _static_difference(programs: Programs, wiring: Wiring, reference: int, target: int) -> dict[str, Any]:
+    """What two aligned calls differ in besides their values."""
+    runs = programs.runs
+    if reference < 0:
+        return {"static": f"the target adds {_shown(runs.target, target)}"}
+    found: dict[str, Any] = {}
+    ours, theirs = wiring.scalars.reference.get(reference), wiring.scalars.target.get(target)
+    names = runs.reference.operation(reference).name, runs.target.operation(target).name
+    if ours != theirs or names[0] != names[1]:
+        found["static"] = f"{_shown(runs.target, target)}, reference {_shown(runs.reference, reference)}"
+    differing = _other_constant(programs, reference, target)
+    if differing is not None:
+        found["constant"] = differing
+    return found
+
+
+def _other_constant(programs: Programs, reference: int, target: int) -> str | None:
+    runs = programs.runs
+    ours, theirs = runs.reference.operation(reference).inputs, runs.target.operation(target).inputs
+    for position, value in theirs.items():
+        there, here = runs.target.weight(value), runs.reference.weight(ours[position]) if position in ours else None
+        if (
+            there is not None
+            and here is not None
+            and programs.incoming.number("target", value) != programs.incoming.number("reference", ours[position])
+        ):
+            return here[0] if here[0] == there[0] else f"{there[0]} in place of {here[0]}"
+    return None
+
+
+def _shown(run: Recorded, call: int) -> str:
+    """An operator with its scalars: `add(1e-05)`."""
+    operation = run.operation(call)
+    name = operation.name.removeprefix("aten.").rpartition(".")[0]
+    picture = operation.picture if isinstance(operation.picture, Mapping) else {}
+    plain = [_text(item) for item in picture.get("args", [])] + [f"{k}={_text(v)}" for k, v in picture.get("kwargs", {}).items()]
+    scalars = [text for text in plain if text and not text.endswith("=")]
+    return f"{name}({', '.join(scalars)})" if scalars else name
+
+
+def _text(thing: Any) -> str:
+    if isinstance(thing, Mapping):
+        return "" if "tensor" in thing else str(next(iter(thing.values()), ""))
+    if isinstance(thing, list):
+        return "" if any(isinstance(item, Mapping) for item in thing) else json.dumps(thing)
+    return "" if thing is None else str(thing)
+
+
+def _first_without_equal(ran: Ran, other: Ran, inside: set[int]) -> tuple[int, str] | None:
+    """The first result of one program that the other never makes, the value as a whole and in its order."""
+    known: dict[int, list[tuple[float, float]]] = {}
+    for results in other.results.values():
+        for made in results.values():
+            known.setdefault(made.size, []).append(_signature(made))
+    for call, results in ran.results.items():
+        if call not in inside:
+            continue
+        for position, made in results.items():
+            if not made.size:
+                continue
+            size, projection = _signature(made)
+            near = (
+                abs(projection - p) <= NOTHING * max(size, s) and abs(size - s) <= NOTHING * max(size, s)
+                for s, p in known.get(made.size, ())
+            )
+            if not any(near):
+                return call, position
+    return None
+
+
+def _signature(x: Array) -> tuple[float, float]:
+    """Norm, and a projection that knows positions: what tells a swapped head from the right one."""
+    flat = np.where(np.isfinite(x), x, 12345.0).reshape(-1).astype(np.float64)
+    return float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size)))
+
+
+_known_weights: dict[int, Array] = {}
+
+
+def _weights(count: int) -> Array:
+    found = _known_weights.get(count)
+    if found is None:
+        if len(_known_weights) > 64:
+            _known_weights.clear()
+        found = _known_weights[count] = np.random.default_rng(0).standard_normal(count)
+    return found

@@ -1,0 +1,56 @@
+"""`Setting` and `BodyVerdict`: what judging a body is given besides the body, and what it says.
+
+The constants here were measured on harmless runs and on faults; docs/verdicts.md says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.noise import Rounding
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+
+Array = NDArray[Any]
+Cut = tuple[tuple[int, int], str]
+"""Where a value crosses: a pair of calls (a child that is handed it, or the body's own that returns it), and the position."""
+NOTHING: Final = 1e-9
+"""Meaning up to here is float64's own rounding. Harmless pairs stay at 3e-15; the smallest fault tried is 2.9e-5."""
+BELOW_ROUNDING: Final = 2.0**-20
+"""Meaning up to here is said and not convicted, unless a scalar or a constant that differs is its cause."""
+RATIO: Final = 4.0
+"""How many times its predicted spread a recorded value may lie from its own program."""
+FLIP: Final = 4.0
+"""How many spreads of its operand may lie between two decisions that rounding alone tells apart."""
+
+
+@dataclass
+class BodyVerdict:
+    """What is said of one body."""
+
+    findings: list[Local] = field(default_factory=list)
+    opaque: list[tuple[int, str]] = field(default_factory=list)
+    """The target's calls that could not be run, and why."""
+    compared: int = 0
+    """Cuts."""
+    same: int = 0
+    """Cuts of the same wiring: nothing was run for them."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What judging a body needs besides the body."""
+
+    runs: Both[Recorded]
+    contents: Callable[[Recorded, int], Array]
+    expected_dtype: Mapping[str, str]
+    """The dtype map: the target's dtype for each of the reference's, by majority."""
+    rounding: Rounding
+    padded: NDArray[np.bool_] | None = None
+    """Shape (batch, keys): the positions of this step that are padding."""

@@ -38,6 +38,7 @@ demo: $(INSTALLED)  ## record two runs of a small model, compare them, open the 
 	else \
 	  cat $(DEMO)/summary.txt; \
 	fi
+	@echo "layerdiff is $(CURDIR)/$(VENV)/bin/layerdiff, and these traces are in $(DEMO)/" >&2
 
 test: $(INSTALLED)  ## all tests
 	@$(RUN) -m pytest $(ARGS)

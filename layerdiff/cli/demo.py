@@ -21,8 +21,12 @@ def run(case: str) -> int:
     cases = shipped_cases()
     if case == "list":
         out("".join(f"{name}\n" for name in cases))
+        if others := unmade_cases():
+            talk(f"To be made first, in this checkout, by `python -m captures CASE`: {', '.join(others)}")
         return OK
     folder = cases.get(case)
+    if folder is None and case in unmade_cases():
+        raise UsageError(f"The example {case} is not made yet: `python -m captures {case}` makes it, in this checkout; then ask again.")
     if folder is None:
         raise UsageError(f"There is no example {case!r}. There are: {', '.join(cases) or 'none in this installation'}.")
     reference, target = str(folder / "reference.h5"), str(folder / "target.h5")
@@ -48,3 +52,10 @@ def shipped_cases() -> dict[str, Path]:
             if (trace.parent / "reference.h5").exists():
                 found[trace.parent.name] = trace.parent
     return found
+
+
+def unmade_cases() -> list[str]:
+    """Examples of a checkout whose traces are too large to travel with it, or are not made yet."""
+    made = shipped_cases()
+    home = Path(__file__).parent.parent.parent / "captures"
+    return sorted(path.parent.name for path in home.glob("*/make.py") if path.parent.name not in made)

@@ -155,3 +155,15 @@ def test_help_is_fast() -> None:
 
     bare = min(seconds("-c", "pass") for _ in range(5))
     assert min(seconds("-m", "layerdiff", "--help") for _ in range(5)) - bare < 0.2
+
+
+def test_every_example_is_listed_with_how_to_make_those_that_are_not_there(run: Run) -> None:
+    from captures.__main__ import names
+
+    done = run("demo", "list", code=0)
+    listed = set(done.stdout.split())
+    said = done.stderr.strip().partition("python -m captures CASE`: ")[2]
+    unmade = set(said.split(", ")) if said else set()
+    assert (listed | unmade, listed & unmade) == (set(names()), set())
+    for case in sorted(unmade)[:1]:
+        assert f"`python -m captures {case}` makes it" in run("demo", case, code=2).stderr

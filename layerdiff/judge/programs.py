@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.sequence import align_sequences
 from layerdiff.arithmetic.own import Own
 from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
+from layerdiff.judge.calls import align_calls
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
@@ -25,7 +25,7 @@ from layerdiff.judge.padding import padded_positions
 from layerdiff.judge.running import Programs
 from layerdiff.judge.setting import NOTHING, Setting
 from layerdiff.judge.tables import Verdict
-from layerdiff.judge.wiring import Wiring, is_float_cast
+from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.own import CONVICTING, excused, replay_own
@@ -66,7 +66,7 @@ def judge_programs(files: Both[TraceFile], pairs: Mapping[int, int], covered: se
     found = Judgement()
     roots = judge.roots(pairs)
     all_bodies = list(bodies(judge.runs, pairs, roots))
-    aligned = [judge.align(body) for body in all_bodies]
+    aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     own_calls = [call for body in all_bodies for call in body.items.target if not judge.runs.target.is_module(call)]
     total, done = len(all_bodies) + len(own_calls), 0
@@ -122,36 +122,6 @@ class _Judge:
             if up < 0:
                 found.append((r, t))
         return sorted(found, key=lambda pair: pair[1])
-
-    def align(self, body: Body) -> dict[int, int]:
-        """The target's operator call of each of the reference's, inside a body."""
-        tokens: list[list[Any]] = []
-        loose: list[list[Any]] = []
-        items: list[list[int]] = []
-        for here, (side, run) in enumerate((("reference", self.runs.reference), ("target", self.runs.target))):
-            children = {pair[here]: pair for pair in body.children}
-            exact: list[Any] = []
-            names: list[Any] = []
-            kept: list[int] = []
-            for item in getattr(body.items, side):
-                if item in children:
-                    token: Any = ("child", children[item])
-                    exact.append(token)
-                    names.append(token)
-                    kept.append(item)
-                    continue
-                operation = run.operation(item)
-                if is_float_cast(run, operation):
-                    continue
-                shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
-                exact.append((operation.name, shapes))
-                names.append(operation.name)
-                kept.append(item)
-            tokens.append(exact)
-            loose.append(names)
-            items.append(kept)
-        found = align_sequences(tokens[0], tokens[1], loose)
-        return {items[0][i]: items[1][j] for i, j in found if not self.runs.reference.is_module(items[0][i])}
 
     def setting(self, all_bodies: Sequence[Body]) -> Setting:
         """The dtype map, from what modules return, and what depends on it. A dtype that no module returns is expected as it is."""

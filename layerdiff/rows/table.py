@@ -17,10 +17,10 @@ from layerdiff.rows.cells import cell_width, fit, shorten, visible
 from layerdiff.rows.columns import Columns, columns, heading
 from layerdiff.rows.figures import amount, count, figure, ratio
 from layerdiff.rows.judged import Judged, judged
-from layerdiff.rows.listing import Sort, listing
+from layerdiff.rows.listing import Sort, listing, matching
 from layerdiff.rows.names import Names
 from layerdiff.rows.outline import Lines, Outline
-from layerdiff.rows.tones import Line, Segment, Tone, mark
+from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.tree import tree_of
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import CallKind
@@ -356,11 +356,29 @@ class Rows:
     def _left_out(self, total: int) -> str:
         here = len(self)
         parts = []
-        if self.only_origins:
+        if self.query and self.only_origins:
+            found = matching(self.comparison, self.tree, self.query).size
+            parts.append(f"{count(here)} of {amount(len(self.seen.origin_at), 'origin')} match {visible(self.query)!r}")
+            parts.append(f"{amount(found - here, 'other matching site')} hidden: o shows them, esc shows all")
+        elif self.only_origins:
             parts.append(f"{amount(here, 'origin')}, {count(total - here)} other sites hidden: o shows them")
-        if self.query:
+        elif self.query:
             verb = "matches" if here == 1 else "match"
             parts.append(f"{count(here)} of {amount(total, 'site')} {verb} {visible(self.query)!r}: esc shows all")
         if self.sort is not Sort.EXECUTION:
             parts.append(f"by {self.sort.value}: s changes it")
         return " · ".join(parts)
+
+    def nothing(self) -> Line:
+        """What stands in the place of an empty list."""
+        if not self.query:
+            return line(("no origin", Tone.STRONG), (": o lists all sites again", Tone.DIM))
+        if not self.only_origins:
+            return line(("no site matches", Tone.DIM))
+        found = matching(self.comparison, self.tree, self.query).size
+        others = (
+            f": {amount(found, 'other site')} {'does' if found == 1 else 'do'}, o shows them"
+            if found
+            else ", and no other site: o lists all"
+        )
+        return line(("no origin matches", Tone.STRONG), (others, Tone.DIM))

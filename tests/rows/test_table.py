@@ -169,6 +169,22 @@ def test_a_search_says_how_many_it_found(rows: Rows) -> None:
     assert rows.hidden() == "32 of 422 sites match 'q_proj': esc shows all"
 
 
+def test_a_search_among_origins_counts_what_they_hide(rows: Rows) -> None:
+    """`q_proj` is in the names of 32 sites, none of them an origin; `mlp` in five sites of each of 32 layers, one an origin."""
+    rows.show(only_origins=True, query="q_proj")
+    assert rows.nothing().plain == "no origin matches: 32 other sites do, o shows them"
+    assert rows.hidden() == "0 of 2 origins match 'q_proj' · 32 other matching sites hidden: o shows them, esc shows all"
+    rows.show(query="mlp")
+    assert (names(rows), rows.hidden()) == (
+        [ACT],
+        "1 of 2 origins match 'mlp' · 159 other matching sites hidden: o shows them, esc shows all",
+    )
+    rows.show(query="nowhere")
+    assert rows.nothing().plain == "no origin matches, and no other site: o lists all"
+    rows.show(only_origins=False)
+    assert rows.nothing().plain == "no site matches"
+
+
 def test_sorted_by_difference_the_unknown_come_last(rows: Rows) -> None:
     rows.show(sort=Sort.DIFFERENCE)
     values = [rows.seen.difference[rows.tree.place_of[rows.row(i)]] for i in range(len(rows))]

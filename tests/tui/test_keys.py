@@ -146,6 +146,17 @@ async def test_search_keeps_its_list_on_enter_and_drops_it_on_escape() -> None:
         assert rows.query == "", "escape leaves the search"
 
 
+async def test_a_search_among_origins_says_what_they_hide() -> None:
+    app = faulty_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await after(pilot, "o", "slash", *"q_proj", "enter")
+        assert any("no origin matches: 32 other sites do, o shows them" in line for line in painted(app))
+        await after(pilot, "o")
+        rows = screen_of(app).rows
+        assert rows is not None
+        assert (len(rows), rows.query) == (32, "q_proj")
+
+
 async def test_profile_is_judged_again_off_the_screen() -> None:
     threads: list[bool] = []
 

@@ -388,7 +388,7 @@ class LayersScreen(Screen[None]):
             row = self._row
             self.rows.show(only_origins=not self.rows.only_origins)
             if not len(self.rows):
-                self.table.nothing = line(("no origin", Tone.STRONG), (": o lists all sites again", Tone.DIM))
+                self.table.nothing = self.rows.nothing()
             self._view_changed(row)
 
     def action_next_call(self) -> None:
@@ -421,7 +421,7 @@ class LayersScreen(Screen[None]):
         """List what matches so far."""
         if self.rows is not None:
             self.rows.show(query=message.query)
-            self.table.nothing = line(("no site matches", Tone.DIM))
+            self.table.nothing = self.rows.nothing()
             self._view_changed(None)
 
     def on_search_box_left(self, message: SearchBox.Left) -> None:

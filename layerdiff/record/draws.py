@@ -10,13 +10,16 @@ import hashlib
 import torch
 from torch import Tensor
 
+from layerdiff.record.quiet import quiet
+
 
 def random_state() -> str:
     """A hash of the generators' states (hex): the CPU's, and the current accelerator's where it lies on the host."""
-    digest = hashlib.blake2b(_bytes(torch.get_rng_state()), digest_size=16)
-    if torch.cuda.is_initialized() and not is_capturing():
-        digest.update(_bytes(torch.cuda.get_rng_state()))
-    return digest.hexdigest()
+    with quiet():  # torch detaches what it returns, which is an operator call
+        digest = hashlib.blake2b(_bytes(torch.get_rng_state()), digest_size=16)
+        if torch.cuda.is_initialized() and not is_capturing():
+            digest.update(_bytes(torch.cuda.get_rng_state()))
+        return digest.hexdigest()
 
 
 def _bytes(state: Tensor) -> bytes:

@@ -20,12 +20,24 @@ _weights: dict[str, tuple[Tensor, Tensor]] = {}
 
 def octets(tensor: Tensor) -> Tensor:
     """The bytes of a contiguous tensor, as uint8 of one dimension, without a copy."""
-    return tensor.reshape(-1).view(torch.uint8)
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # of one element, or none
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
+
+
+class _Borrowed:
+    """Memory for numpy to look at. `Tensor.numpy()` would do, if it did not forbid the model to resize its tensor ever after."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
 def fingerprint_on_host(tensor: Tensor) -> tuple[int, int]:
     """The fingerprint (high, low) of a contiguous CPU tensor."""
-    return fingerprint(octets(tensor).numpy())
+    return fingerprint(np.asarray(_Borrowed(tensor.data_ptr(), tensor.numel() * tensor.element_size())))
 
 
 def fingerprint_on_device(tensor: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class Versions(Values):
             written.run = (first, last - first, sample_run(storage, first, last - first) if self._sink.measures else b"")
             indices = None
         else:
-            written = self._slices(tensor.detach().index_select(dim, index), source, policy)
+            written = self._slices(tensor.detach().index_select(dim, index % tensor.shape[dim]), source, policy)
             indices = self._own(index, policy)
             where |= {"dim": dim, "size": tensor.shape[dim]}
         for run in inside:

@@ -87,7 +87,8 @@ class Derived:
             require(isinstance(patch, dict), file.path, f"value {value} has a written part without a place")
             self._write(value, whole, patch)
         whole.flags.writeable = False
-        return whole
+        made: Bytes = whole
+        return made
 
     def _write(self, value: int, whole: Bytes, patch: dict[str, Any]) -> None:
         file = self._file

@@ -123,10 +123,11 @@ def _spread(scale: Tensor, operand: Tensor) -> Tensor:
 
 def _where_numbers(given: dict[str, Any]) -> Tensor:
     """Between two plain numbers: torch would make the result in its default dtype."""
-    numbers = [given["self"], given["other"]]
-    if not any(isinstance(number, float) for number in numbers):
-        return torch.where(given["condition"], *numbers)
-    return torch.where(given["condition"], *(torch.tensor(number, dtype=torch.float64) for number in numbers))
+    yes, no = given["self"], given["other"]
+    if isinstance(yes, float) or isinstance(no, float):
+        yes, no = (torch.tensor(number, dtype=torch.float64) for number in (yes, no))
+    out: Tensor = torch.where(given["condition"], yes, no)
+    return out
 
 
 def _same(name: str) -> Callable[[dict[str, Any]], int]:

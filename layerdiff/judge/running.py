@@ -117,11 +117,12 @@ class _Watcher:
 
     def instead(self, operation: Operation) -> Mapping[str, Array] | None:
         taken = self._taken.get(operation.call)
-        if taken is not None:
-            return taken
-        if not operation.random:
+        if taken is None and not operation.random:
             return None
-        return self._recorded(operation)
+        result = self._recorded(operation) if taken is None else taken
+        if self._watch:  # made like any other: or a call that was taken over would be named again, in place of what lies behind it
+            self._ran.results[operation.call] = dict(result)
+        return result
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None

@@ -35,6 +35,7 @@ OUTSIDE = "(outside)"
 """The module path of operators that run outside every root."""
 OUTSIDE_BYTES = 64 << 20
 """What is kept of operators before the first forward, in bytes: there, models are initialised and loaded."""
+OTHER_THREAD = "ran in another thread, where operators are not seen: start the Recorder in the thread that runs the model"
 CAPTURED = "run while a graph was captured, and replayed unseen: switch graph capture off (vLLM: enforce_eager=True) to record it"
 
 
@@ -101,6 +102,7 @@ class Calls:
         self._outside: tuple[int, dict[str, int]] = (-1, {})
         self._numbers_only = Policy(bytes_kept=False)
         self._stacks = _Stacks()
+        self._thread = None if options.operators is None else threading.get_ident()
         self._roots = 0
         self._next_step = 0
         self.count = 0
@@ -156,6 +158,8 @@ class Calls:
         elif is_capturing():
             call.hidden = True
             self._skipped[site.path] = CAPTURED
+        if self._thread is not None and enclosing is None and threading.get_ident() != self._thread:
+            self._skipped[site.path] = OTHER_THREAD
         calls.append(call)
         steps = self._options.steps
         if call.hidden or not (site.wanted or begins_step) or (steps is not None and call.step not in steps):

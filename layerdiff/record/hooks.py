@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -23,7 +23,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from layerdiff.record.calls import Calls
 from layerdiff.record.options import Options
-from layerdiff.record.sites import Root, Site
+from layerdiff.record.sites import Root, Site, is_compiled
+
+if TYPE_CHECKING:
+    from layerdiff.record.operators import OperatorMode
 
 _COMPILER_WARNING: Final = r"Using `torch.compile\(module\)` when there are global hooks"
 UNREGISTERED: Final = "called, and no submodule of the model (held in a plain list, or made on the fly): register it to record it"
@@ -56,6 +59,8 @@ class ModuleHooks:
         self._filter: tuple[Any, ...] | None = None
         self._stopped = False
         self.roots: list[Root] = []
+        self.mode: OperatorMode | None = None
+        """Records the operators that run between the hooks."""
 
     def install(self) -> None:
         """Hook the model, or wait for one."""
@@ -130,6 +135,8 @@ class ModuleHooks:
                 if root is not None and site is not None:
                     outer = self._calls.enclosing is None or root.module is module
                     self._calls.enter(root, site, module, args, kwargs, sys._getframe(1) if outer else None)
+                    if self.mode is not None and is_compiled(module):
+                        self.mode.pause()
         except Exception as error:
             self._fail(error)
 
@@ -138,6 +145,8 @@ class ModuleHooks:
             return
         try:
             with self._lock:
+                if self.mode is not None and is_compiled(module):
+                    self.mode.resume()
                 self._calls.leave(module, result)
         except Exception as error:
             self._fail(error)

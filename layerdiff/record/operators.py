@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
@@ -57,6 +57,7 @@ class OperatorMode(TorchDispatchMode):
         self._lines: dict[tuple[CodeType, int], str] = {}
         self._library: dict[CodeType, bool] = {}
         self._stopped = False
+        self._paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
@@ -86,6 +87,22 @@ class OperatorMode(TorchDispatchMode):
         modes = _get_current_dispatch_mode_stack()
         if modes and modes[-1] is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def pause(self) -> None:
+        """A compiled module is about to run: under a mode the compiler would leave it uncompiled, now and ever after.
+
+        Where another mode was entered since, that is so anyway.
+        """
+        modes = _get_current_dispatch_mode_stack()
+        if modes and modes[-1] is self:
+            _pop_mode()
+            self._paused = True
+
+    def resume(self) -> None:
+        """It has run."""
+        if self._paused:
+            self._paused = False
+            _push_mode(self)
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
         calls = self._calls

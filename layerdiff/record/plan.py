@@ -162,7 +162,7 @@ class Planner:
         if options.operators is not None:
             from layerdiff.record.operators import OperatorMode
 
-            self._mode = OperatorMode(calls, self._counter, self._failed)
+            self._mode = self._hooks.mode = OperatorMode(calls, self._counter, self._failed)
 
     def __enter__(self) -> Planner:
         self._hooks.install()

@@ -136,7 +136,7 @@ class Recorder:
         if self._options.operators is not None:
             from layerdiff.record.operators import OperatorMode
 
-            self._mode = OperatorMode(self._calls, sink, self._fail)
+            self._mode = self._hooks.mode = OperatorMode(self._calls, sink, self._fail)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         _recording.add(self)
         atexit.register(self.close)

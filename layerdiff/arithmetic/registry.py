@@ -9,7 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from layerdiff.arithmetic.contract import Contract
-from layerdiff.arithmetic.contracts import copies, elementwise, matmul, reductions, softmax
+from layerdiff.arithmetic.contracts import (
+    attention,
+    choices,
+    convolution,
+    copies,
+    elementwise,
+    indexing,
+    matmul,
+    norms,
+    packed,
+    reductions,
+    softmax,
+)
 
 _SHIPPED: Final[dict[str, Contract]] = {
     **matmul.CONTRACTS,
@@ -17,6 +29,12 @@ _SHIPPED: Final[dict[str, Contract]] = {
     **copies.CONTRACTS,
     **reductions.CONTRACTS,
     **softmax.CONTRACTS,
+    **norms.CONTRACTS,
+    **attention.CONTRACTS,
+    **convolution.CONTRACTS,
+    **packed.CONTRACTS,
+    **indexing.CONTRACTS,
+    **choices.CONTRACTS,
 }
 _NONE: Final = frozenset({"aten.where.default"})
 """Overloads that share a name with another function."""

@@ -209,10 +209,13 @@ def _contract(function: Function, bound: Bound, names: tuple[str, ...] = ("self"
     return Contract(exact, spread, settle if len(names) > 1 else None)
 
 
-def as_rounded(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The operands with numbers and integer tensors rounded to the grid of the float tensors; None where that changes nothing."""
+def as_rounded(operands: tuple[Any, ...], wide: bool = False) -> tuple[Any, ...] | None:
+    """The operands with numbers and integer tensors rounded to the grid of the float tensors; None where that changes nothing.
+
+    A grid of fp32 is left alone unless `wide`: there a bound covers it, except where results are discrete.
+    """
     grid = grid_of(*operands)
-    if grid is FLOAT32 or not any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in operands):
+    if (grid is FLOAT32 and not wide) or not any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in operands):
         return None
     changed = False
     rounded: list[Any] = []

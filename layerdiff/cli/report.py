@@ -8,33 +8,52 @@ from click import Option
 
 from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET, PATH, UsageError
 
+_FORMATS = "markdown, json, junit or bundle"
 PARAMETERS = (
     FIRST,
     MAYBE_TARGET,
-    Option(["-f", "--format", "format_name"], metavar="FORMAT", default="markdown", show_default=True, help="markdown, json or junit."),
-    Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout."),
+    Option(["-f", "--format", "format_name"], metavar="FORMAT", default="markdown", show_default=True, help=f"{_FORMATS}."),
+    Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout; for a bundle, a new folder."),
+    Option(["--site", "chosen"], metavar="SITE", multiple=True, help="Bundle: this call instead of the origins; may be repeated."),
+    Option(["--sites"], metavar="N", type=int, default=10, show_default=True, help="Bundle: at most so many origins."),
     MAYBE_PROFILE,
 )
 
 
-def run(first: str, target: str | None, format_name: str, output: Path | None, profile: str | None) -> int:
-    """Write the findings as markdown, JSON or JUnit.
+def run(
+    first: str, target: str | None, format_name: str, output: Path | None, chosen: tuple[str, ...], sites: int, profile: str | None
+) -> int:
+    """Write the findings as markdown, JSON, JUnit or a bundle.
 
-    For an issue tracker, a script, or a CI system. Exits as diff does.
+    For an issue tracker, a script, a CI system; a bundle is a folder that runs each faulty operator call again,
+    on any device, with its recorded operands. Exits as diff does.
     """
     from layerdiff.cli.comparing import compared_or_saved
     from layerdiff.cli.exits import code_of
     from layerdiff.cli.streams import out, talk
     from layerdiff.report.formats import FORMATS
 
+    bundle = format_name == "bundle"
     reporter = FORMATS.get(format_name)
-    if reporter is None:
-        raise UsageError(f"There is no format {format_name!r}. Choose one of {', '.join(FORMATS)}.")
+    if reporter is None and not bundle:
+        raise UsageError(f"There is no format {format_name!r}. Choose one of {', '.join([*FORMATS, 'bundle'])}.")
+    if bundle and output is None:
+        raise UsageError("A bundle is a folder: name one with -o FOLDER.")
+    if chosen and not bundle:
+        raise UsageError("--site chooses what is bundled: it needs -f bundle.")
     comparison = compared_or_saved(first, target, profile)
-    written = reporter(comparison)
+    if bundle:
+        from layerdiff.report.bundle import said, write_bundle
+
+        assert output is not None
+        written = write_bundle(comparison, output, sites=chosen, limit=max(0, sites))
+        talk(said(written, comparison, chosen=bool(chosen)))
+        return code_of(comparison)
+    assert reporter is not None
+    made = reporter(comparison)
     if output is None:
-        out(written)
+        out(made)
     else:
-        output.write_text(written, encoding="utf-8")
+        output.write_text(made, encoding="utf-8")
         talk(f"wrote {output}")
     return code_of(comparison)

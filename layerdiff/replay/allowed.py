@@ -71,7 +71,7 @@ _REDUCTIONS: Final = listed("""
     _logcumsumexp diff frobenius_norm linalg_norm linalg_vector_norm linalg_matrix_norm logsumexp special_logsumexp max mean
     median min mode nanmean nanmedian nansum norm nuclear_norm prod quantile nanquantile std std_mean sum sum_to_size trace var
     var_mean dist pairwise_distance _softmax softmax special_softmax _log_softmax log_softmax special_log_softmax _safe_softmax
-    _masked_softmax argsort kthvalue msort sort topk bincount bucketize histc isin searchsorted nonzero nonzero_static argwhere
+    argsort kthvalue msort sort topk bincount bucketize histc isin searchsorted nonzero nonzero_static argwhere
     unique_consecutive unique_dim unique_dim_consecutive _unique _unique2 equal allclose
 """)
 
@@ -81,7 +81,7 @@ _PRODUCTS: Final = listed("""
     linalg_matrix_power mm mv outer tensordot vdot cdist _cdist_forward _euclidean_dist _pdist_forward pdist _grouped_mm
     _scaled_mm _weight_int8pack_mm _weight_int4pack_mm linalg_cholesky linalg_cholesky_ex cholesky cholesky_solve
     cholesky_inverse det linalg_det _linalg_det inverse linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex _linalg_solve_ex
-    linalg_solve_triangular triangular_solve linalg_eigh _linalg_eigh linalg_qr linalg_svd _linalg_svd logdet slogdet
+    linalg_solve_triangular triangular_solve linalg_qr logdet slogdet
     linalg_slogdet _linalg_slogdet
 """)
 
@@ -89,8 +89,8 @@ _LAYERS: Final = listed("""
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
     adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool1d_with_indices max_pool2d
     max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool2d max_unpool3d _convolution _convolution_mode conv1d
-    conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _conv_depthwise2d conv_depthwise3d
-    slow_conv3d slow_conv_transpose2d slow_conv_dilated2d thnn_conv2d _slow_conv2d_forward batch_norm native_batch_norm
+    conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution
+    batch_norm native_batch_norm
     cudnn_batch_norm _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _native_batch_norm_legit
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training group_norm native_group_norm instance_norm
     layer_norm native_layer_norm rms_norm _fused_rms_norm renorm _weight_norm _weight_norm_interface embedding one_hot

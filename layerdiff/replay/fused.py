@@ -75,8 +75,11 @@ def _grouped_mm(given: dict[str, Any]) -> Tensor:
         return out if bias is None else out + bias
     stops = [int(n) for n in ends.tolist()]
     starts = [0, *stops[:-1]]
-    if any(not 0 <= a <= b for a, b in zip(starts, stops, strict=True)):
-        raise CannotReplay("the ends of its groups do not rise")
+    grouped = left.shape[0] if left.dim() == 2 and right.dim() == 3 else right.shape[-1]
+    if left.dim() == 2 and right.dim() == 2:
+        grouped = left.shape[1]
+    if any(not 0 <= a <= b <= grouped for a, b in zip(starts, stops, strict=True)):
+        raise CannotReplay("the ends of its groups do not rise within what they divide")
     groups = list(zip(range(len(stops)), starts, stops, strict=True))
     if left.dim() == 2 and right.dim() == 2:
         out = torch.stack([left[:, a:b] @ right[a:b] for _, a, b in groups])

@@ -21,6 +21,7 @@ from layerdiff.replay.discrete import is_discrete, is_item
 from layerdiff.replay.fused import FORMULAS, bound
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.replay.sizes import first_line, require_room, require_within, tensors_of
+from layerdiff.replay.trusting import require_sound
 from layerdiff.trace.arguments import Arguments
 
 __all__ = ["ELEMENT_LIMIT", "CannotReplay", "is_cast", "is_discrete", "is_item", "is_random", "run64"]
@@ -78,6 +79,8 @@ def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int)
 def _run(operator: OperatorName, overload: Any, positional: list[Any], named: dict[str, Any], limit: int) -> Any:
     ours = operator.namespace == "aten"
     formula = (FORMULAS.get(operator.base) or FORMULAS.get(f"{operator.base}.{operator.overload}")) if ours else None
+    if ours:
+        require_sound(operator.function, lambda: bound(overload._schema, positional, named))
     if formula is not None:
         given = bound(overload._schema, positional, named)
         if "out" in given:

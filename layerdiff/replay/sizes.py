@@ -28,6 +28,7 @@ _WITHIN: Final = listed("""
 _PARTS: Final = listed("""
     split chunk unbind tensor_split split_with_sizes unsafe_split unsafe_chunk unsafe_split_with_sizes meshgrid
 """)
+_INDEXED: Final = frozenset({"index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"})
 _PRODUCTS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "_int_mm"})
 
 
@@ -57,10 +58,11 @@ def require_room(
     if name.in_place and name.function not in CREATING and known:
         return
     try:
-        hollow = {key: _hollow(thing) for key, thing in named.items()}
+        masked = name.function in _INDEXED
+        hollow = {key: _hollow(thing, masked) for key, thing in named.items()}
         if any(argument.name == "device" and argument.kwarg_only for argument in overload._schema.arguments):
             hollow["device"] = torch.device("meta")  # or a tensor out of nothing but a shape would be made in earnest
-        made = overload(*[_hollow(thing) for thing in positional], **hollow)
+        made = overload(*[_hollow(thing, masked) for thing in positional], **hollow)
     except Exception as error:
         if known:
             raise CannotReplay(f"how large its result is cannot be told before it is made ({first_line(error)})") from None
@@ -132,8 +134,8 @@ def _counted(name: OperatorName, tensors: Sequence[Tensor], named: dict[str, Any
     return None
 
 
-def _hollow(thing: Any) -> Any:
-    """The same argument without memory. A mask among indices becomes the places that it selects: their number is the size."""
+def _hollow(thing: Any, masked: bool) -> Any:
+    """The same argument without memory. `masked`: a mask in a list becomes the places it selects, whose number is the size."""
     if isinstance(thing, Tensor):
         return torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype, device="meta")
     if isinstance(thing, torch.device):
@@ -141,10 +143,10 @@ def _hollow(thing: Any) -> Any:
     if isinstance(thing, (list, tuple)):
         hollow: list[Any] = []
         for item in thing:
-            if isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8):
-                hollow += [_hollow(where) for where in item.nonzero().unbind(1)]
+            if masked and isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8):
+                hollow += [_hollow(where, False) for where in item.nonzero().unbind(1)]
             else:
-                hollow.append(_hollow(item))
+                hollow.append(_hollow(item, masked))
         return type(thing)(hollow)
     return thing
 

@@ -147,3 +147,39 @@ def test_the_limit_is_a_parameter() -> None:
 )
 def test_views_outside_their_memory(name: str, args: tuple[Any, ...], says: str) -> None:
     assert says in reason(name, *args)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        (
+            "aten.native_batch_norm.default",
+            (torch.ones(2, 4000, dtype=torch.float64), ONES, ONES, ONES, ONES, True, 0.1, 1e-5),
+            "4000 channels",
+        ),
+        ("aten._fft_c2r.default", (ONES.to(torch.complex128), [0], 0, 4000000), "half the spectrum"),
+        (
+            "aten._weight_norm_interface.default",
+            (torch.ones(4000, 4, dtype=torch.float64), ONES.reshape(3, 1), 0),
+            "each slice of its weights",
+        ),
+        (
+            "aten.upsample_bilinear2d.default",
+            (torch.ones(1, 1, 4, 4, dtype=torch.float64), [8, 8], False, 1e-30, 2.0),
+            "'scales_h' is not the scale",
+        ),
+        ("aten.upsample_nearest1d.default", (torch.ones(1, 1, 4, dtype=torch.float64), [8], float("nan")), "'scales' is not the scale"),
+        (
+            "aten._grouped_mm.default",
+            (torch.ones(7, 4, dtype=torch.float64), torch.ones(1, 4, 2, dtype=torch.float64), torch.tensor([600])),
+            "do not rise within",
+        ),
+    ],
+)
+def test_kernels_that_would_leave_their_operands(name: str, args: tuple[Any, ...], says: str) -> None:
+    assert says in reason(name, *args)
+
+
+def test_a_scale_that_is_one_is_taken() -> None:
+    (made,) = run64("aten.upsample_nearest1d.default", Arguments((ONES.reshape(1, 1, 3), [7], 2.5), {}))
+    assert [[[1.0] * 7]] == made.tolist()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.diagnose.whereabouts import whereabouts
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairing import rows_of
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
@@ -16,6 +17,8 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
 
 Attributes = dict[str, Any]
+_NAMES = ("name_or_path", "layer_idx", "layer_id", "prefix")
+"""Attributes that say which module it is, and not what it computes."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,17 @@ class Evidence:
         return sides.map(lambda found: found if isinstance(found, dict) else {})
 
     def changed_attributes(self, row: int) -> dict[str, tuple[Any, Any]]:
-        """Attributes that both sides have with other values."""
+        """Attributes with other values on the two sides, None where a side has none of that name; without texts that name a file."""
         both = self.attributes(row)
-        return {name: (r, both.target[name]) for name, r in both.reference.items() if name in both.target and both.target[name] != r}
+        names = [name for name in dict.fromkeys([*both.reference, *both.target]) if name not in _NAMES]
+        return {
+            name: (both.reference.get(name), both.target.get(name)) for name in names if both.reference.get(name) != both.target.get(name)
+        }
+
+    def classes(self, row: int) -> Both[str]:
+        """The class of the called module on each side; empty where a side has none."""
+        found = Both("reference", "target").map(lambda name: self.side(name, row))
+        return found.map(lambda side: "" if side is None else side[0].text(int(side[0].calls.type[side[1]])) or "")
 
     def values(self, row: int, role: Role, position: str) -> Both[NDArray[Any]] | None:
         """Both sides' numbers at a position of a site; None where bytes are missing on a side."""
@@ -120,6 +131,22 @@ class Evidence:
             return "its inputs and weights agree" if worst == 0 else ""
         return f"what comes in differs by at most {worst:.2g} ({named})"
 
+    def _nonfinite(self, pair: int) -> tuple[str, str]:
+        """What the target has where the reference is finite, and in words where, and how far the other elements agree."""
+        both = self._read(int(self.pairs["site"][pair]), pair)
+        if both is None:
+            return "NaN or Inf", ""
+        reference, target = both
+        new = np.isfinite(reference) & ~np.isfinite(target)
+        odd = target[new]
+        what = "NaN" if np.isnan(odd).all() else "NaN or Inf" if np.isnan(odd).any() else "Inf"
+        said = whereabouts(new, what)
+        rest = float(self.pairs["rel_l2"][pair])
+        if new.all() or np.isnan(rest):
+            return what, f": {said}" if said else ""
+        others = "; the other elements agree exactly" if rest == 0 else f"; the other elements differ by {rest:.2g}"
+        return what, (f": {said}" if said else "") + others
+
     def statement(self, row: int, verdict: Verdict) -> str:
         """One sentence: what differs, by how much, what was allowed, what came in."""
         pair = int(self.sites["pair"][row])
@@ -130,7 +157,8 @@ class Evidence:
         if pair >= 0 and self.pairs["nonfinite_differ"][pair] > 0:
             count, elements = int(self.pairs["nonfinite_differ"][pair]), int(self.pairs["count"][pair])
             if verdict == Verdict.BROKEN:
-                return f"{what} has NaN or Inf at {count} of {elements} elements where the reference is finite; {came}"
+                odd, where = self._nonfinite(pair)
+                return f"{what} is {odd} at {count} of {elements} elements where the reference is finite{where}; {came}"
             return f"{what} is finite at {count} of {elements} elements where the reference is not; {came}"
         if pair >= 0 and self.pairs["source"][pair] == Source.BYTES and self.pairs["mismatched"][pair] > 0:
             return f"{what} differs at {int(self.pairs['mismatched'][pair])} of {int(self.pairs['count'][pair])} elements; {came}"

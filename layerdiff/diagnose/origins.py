@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,8 +12,11 @@ from layerdiff.diagnose.causes import CAUSES
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import Verdict
+from layerdiff.sides import Both
 
 ORIGIN_VERDICTS: Final = (Verdict.BROKEN, Verdict.DEFECT, Verdict.UNEXPLAINED, Verdict.PRECISION, Verdict.RECONVERGES)
+_LEADS: Final = 3
+"""Attributes that a statement names; the evidence has them all."""
 _DEFECTS: Final = (Verdict.BROKEN, Verdict.DEFECT, Verdict.UNEXPLAINED)
 
 
@@ -36,6 +40,9 @@ def _origin(evidence: Evidence, row: int, rows: list[int]) -> Origin:
     changed = evidence.changed_attributes(row)
     if changed:
         shown["attributes"] = {name: {"reference": r, "target": t} for name, (r, t) in changed.items()}
+    classes = evidence.classes(row)
+    if classes.reference and classes.target and classes.reference != classes.target:
+        shown["class"] = {"reference": classes.reference, "target": classes.target}
     handed = evidence.handed_to(row)
     if handed is not None:
         shown["handed_to"] = {"site": handed[0], "value": handed[1]}
@@ -48,7 +55,7 @@ def _origin(evidence: Evidence, row: int, rows: list[int]) -> Origin:
         site=texts[int(sites["site"][row])] or "",
         verdict=verdict,
         value="out" if handed is not None else evidence.position(row) or "out",
-        statement=evidence.statement(row, verdict) + "".join(f"; {name} is {t}, reference {r}" for name, (r, t) in changed.items()),
+        statement=_held_differently(changed, classes) + evidence.statement(row, verdict),
         measured=_number(sites["measured"][row]),
         allowed=_number(sites["allowed"][row]),
         rule=texts[int(sites["rule"][row])] or "",
@@ -71,6 +78,21 @@ def _origin(evidence: Evidence, row: int, rows: list[int]) -> Origin:
                 evidence={**shown, **found.evidence},
             )
     return origin
+
+
+def _held_differently(changed: Mapping[str, tuple[Any, Any]], classes: Both[str]) -> str:
+    """In words, before what was measured: attributes that differ are a lead, and no proof; so is another class."""
+    leads = [f"{name} is {_plain(t)}, reference {_plain(r)}" for name, (r, t) in list(changed.items())[:_LEADS]]
+    leads += [f"and {len(changed) - _LEADS} more"] if len(changed) > _LEADS else []
+    said = f"attribute differs: {'; '.join(leads)} (likely cause, not proven); " if leads else ""
+    other = classes.reference and classes.target and classes.reference != classes.target
+    return (f"another class: {classes.target}, reference {classes.reference}; " if other else "") + said
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.figures import amount, exact
+from layerdiff.rows.figures import against, amount
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.comparison import Comparison
 
@@ -65,8 +65,8 @@ def headline(comparison: Comparison) -> str:
 
 
 def measured_against(origin: Origin) -> str:
-    """`measured 4.92e-2, allowed 1.2e-2 (output rel L2, bfloat16)`."""
-    return f"measured {exact(origin.measured)}, allowed {exact(origin.allowed)} ({origin.rule})"
+    """`measured 0.0492 of 0.012 allowed (output rel L2, bfloat16)`."""
+    return f"measured {against(origin.measured, origin.allowed, origin.rule)} ({origin.rule})"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from layerdiff.judge.tables import Source
 from layerdiff.rows.call_record import CallRecord
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, exact, figure, ratio
 from layerdiff.rows.operators import one_sided
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
@@ -80,7 +80,7 @@ def _origin(comparison: Comparison, origin: Origin, width: int, *, several: bool
 
 def _measured(measured: float | None, allowed: float | None, rule: str) -> Line:
     over = None if measured is None or not allowed else measured / allowed
-    figures = f"{exact(measured)} of {exact(allowed)} allowed" if measured is not None or allowed is not None else ""
+    figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
     times = f"  {ratio(over)}" if over is not None else ""
     return line(_label("measured" if figures else "rule"), figures, (times, Tone.STRONG), (f"{'  ' if figures else ''}{rule}", Tone.DIM))
 
@@ -106,7 +106,7 @@ def _ladder(tests: Sequence[Any]) -> list[Line]:
         decided = bool(rest.pop("decided", False) or rest.pop("decides", False))
         measured, allowed = rest.pop("measured", None), rest.pop("allowed", None)
         numbers = isinstance(measured, (int, float)) and isinstance(allowed, (int, float))
-        figures = f"  {exact(float(measured))} of {exact(float(allowed))} allowed" if numbers else ""
+        figures = f"  {against(float(measured), float(allowed), '')}" if numbers else ""
         if not numbers and (measured is not None or allowed is not None):
             rest |= {key: value for key, value in (("measured", measured), ("allowed", allowed)) if value is not None}
         more = " · ".join(facts(rest))

@@ -7,7 +7,7 @@ import numpy as np
 from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, amount, count, exact, figure, ratio
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, ratio
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.values import index_text, pairs_of, shape_of
@@ -73,7 +73,7 @@ def _said(glyph: str, word: str, tone: Tone, text: str, width: int, most: int) -
 
 def _measured(measured: float | None, allowed: float | None, rule: str, width: int) -> Line:
     over = None if measured is None or allowed is None or not allowed else measured / allowed
-    figures = f"{exact(measured)} of {exact(allowed)} allowed" if measured is not None or allowed is not None else ""
+    figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
     times = f"  {ratio(over)}" if over is not None else ""
     head = "measured  " if figures else ""
     room = width - len(head) - len(figures) - len(times) - (2 if figures else 0)

@@ -18,6 +18,8 @@ def facts(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(path: str, part: Any) -> list[str]:
+    if path == "handed_to" and isinstance(part, Mapping) and set(part) == {"site", "value"}:
+        return [f"handed to {_plain(part['site']) or 'the root'}, as its {_plain(part['value'])}"]
     if not isinstance(part, Mapping):
         return [f"{path} {_plain(part)}"]
     if set(part) == {"reference", "target"} and not any(isinstance(value, Mapping) for value in part.values()):
@@ -27,5 +29,5 @@ def _facts(path: str, part: Any) -> list[str]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
-        return shorten(visible(str(value)), _LONGEST)
+        return shorten(visible("none" if value is None else str(value)), _LONGEST)
     return exact(value)

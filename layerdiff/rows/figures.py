@@ -55,6 +55,28 @@ def exact(value: float | None) -> str:
     return _power(text) if "e" in text else text
 
 
+_COUNTED: Final = ("non-finite", "discrete values", "flip")
+"""Rules that count elements, by the ends of their names."""
+
+
+def against(measured: float | None, allowed: float | None, rule: str) -> str:
+    """`0.0492 of 0.012 allowed`: both in the same notation, since they are there to be compared; counts say what they count."""
+    if measured is not None and rule.endswith(_COUNTED) and float(measured).is_integer():
+        return f"{amount(int(measured), 'element')}, {'none' if not allowed else count(int(allowed))} allowed"
+    texts = [exact(measured), exact(allowed)]
+    if sum("e" in text for text in texts) == 1 and "0" not in texts:
+        both = zip(texts, (measured, allowed), strict=True)
+        texts = [text if value is None or "e" in text else _scientific(value) for text, value in both]
+    return f"{texts[0]} of {texts[1]} allowed"
+
+
+def _scientific(value: float) -> str:
+    if not math.isfinite(value):
+        return figure(value)
+    mantissa, exponent = f"{value:.6e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
 def count(number: int) -> str:
     """A whole number with its thousands apart from 10,000 on."""
     return f"{number:,}" if abs(number) >= 10_000 else str(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
+from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.figures import amount, count
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.saved.comparison import Comparison, Side
@@ -81,11 +82,11 @@ def answer(comparison: Comparison, *, pending: bool = False) -> Line:
     worst = mark(comparison.verdict)
     if comparison.verdict is Verdict.NOT_COMPARABLE:
         return line((f"{worst.glyph} ", worst.tone), ("nothing could be compared", Tone.STRONG), (notes, Tone.NOTICE))
-    if comparison.verdict is Verdict.IDENTICAL:
-        text = "every paired value has the same bits"
-    else:
-        text = f"the worst of {amount(paired, 'paired call')} is {worst.word}"
-    return line((f"{worst.glyph} ", worst.tone), ("no origin", Tone.STRONG), (f": {text}", Tone.PLAIN), (notes, Tone.NOTICE))
+    if any(notice.kind == "results-not-compared" for notice in comparison.notices):
+        said = ": the results of the run were not compared, so this says little"
+        return line((f"{worst.glyph} ", worst.tone), ("no origin", Tone.STRONG), (said, Tone.PLAIN), (notes, Tone.NOTICE))
+    text = differences_explained(comparison)
+    return line((f"{worst.glyph} ", worst.tone), ("No defect", Tone.STRONG), (f": {text}", Tone.PLAIN), (notes, Tone.NOTICE))
 
 
 def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:

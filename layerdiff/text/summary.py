@@ -12,8 +12,9 @@ import numpy as np
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import visible
+from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import amount, count, exact, ratio
+from layerdiff.rows.figures import against, amount, count, ratio
 from layerdiff.rows.header import coverage, mostly_unpaired, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.comparison import Comparison
@@ -105,6 +106,7 @@ def _verdict(comparison: Comparison) -> Line:
     worst = mark(comparison.verdict)
     origins = comparison.origins
     faults = sum(origin.defect for origin in origins)
+    unsure = any(notice.kind == "results-not-compared" for notice in comparison.notices)
     if not origins:
         said = "no origin" if comparison.verdict is not Verdict.NOT_COMPARABLE else "nothing could be compared"
     elif faults == len(origins):
@@ -114,8 +116,10 @@ def _verdict(comparison: Comparison) -> Line:
     if comparison.defect and not faults:  # the verdict of the sites would contradict what the notices say
         kinds = ", ".join(dict.fromkeys(visible(notice.kind) for notice in comparison.notices if notice.defect))
         return line((f"✗ {kinds}", Tone.FAULT), (f"  {said}", Tone.STRONG), ": no module is at fault, the runs are not given the same")
+    if not origins and not comparison.defect and not unsure and comparison.verdict is not Verdict.NOT_COMPARABLE:
+        return line((f"{worst.glyph} ", worst.tone), ("No defect", Tone.STRONG), (f": {differences_explained(comparison)}", Tone.PLAIN))
     end = "the runs differ beyond what the profile allows" if comparison.defect else "no defect under this profile"
-    if not comparison.defect and any(notice.kind == "results-not-compared" for notice in comparison.notices):
+    if not comparison.defect and unsure:
         end = "the results of the run were not compared, so this says little"
     return line((f"{worst.glyph} {worst.word}", worst.tone), (f"  {said}", Tone.STRONG), (f": {end}", Tone.PLAIN))
 
@@ -145,7 +149,7 @@ def _origin(number: int, origin: Origin, several_steps: bool) -> list[Line]:
     rule = visible(origin.rule)
     if origin.measured is not None or origin.allowed is not None:
         times = f" ({ratio(origin.measured / origin.allowed)})" if origin.measured is not None and origin.allowed else ""
-        figures = f"{exact(origin.measured)}, allowed {exact(origin.allowed)}{times}"
+        figures = against(origin.measured, origin.allowed, origin.rule) + times
         lines.append(line(("    measured ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))

@@ -82,7 +82,7 @@ def test_markdown_says_the_finding_first() -> None:
     lines = [line for line in written.splitlines() if line]
     assert lines[0] == f"## layerdiff: defect at `{NORM}`"
     assert lines[1] == "**epsilon 1e-6, reference 1e-5 (fit within 1%)** (step 0, value `out`)"
-    assert lines[2] == "measured 0.0492, allowed 0.012 (output rel L2, bfloat16)"
+    assert lines[2] == "measured 0.0492 of 0.012 allowed (output rel L2, bfloat16)"
     assert lines[3] == "1 more origin below."
     assert f"| `{MLP}` | step 0 | `out` | broken | yes | - | - |" in written
     assert "- not finite: 0 in the reference, 2048 in the target" in written

@@ -22,7 +22,7 @@ def test_nested_evidence_is_named_by_its_path() -> None:
         "fit epsilon 1.000922e-5",
         "fit rows 18",
         "evil \\x1b[2J",
-        "none None",
+        "none none",
         "sites ['a', 'b']",
     ]
 
@@ -30,3 +30,9 @@ def test_nested_evidence_is_named_by_its_path() -> None:
 def test_a_long_list_of_facts_is_bounded() -> None:
     assert len(facts({str(i): i for i in range(1000)})) == 40
     assert len(facts({"text": "x" * 10_000})[0]) == len("text ") + 160
+
+
+def test_what_was_handed_on_names_the_site_that_got_it() -> None:
+    assert facts({"handed_to": {"site": "layers.0.self_attn.o_proj", "value": "in[0]"}}) == [
+        "handed to layers.0.self_attn.o_proj, as its in[0]"
+    ]

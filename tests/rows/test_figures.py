@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS, amount, count, exact, figure, ratio, size, span
+from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS, against, amount, count, exact, figure, ratio, size, span
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,19 @@ def test_whole_numbers_sizes_and_spans() -> None:
     assert [amount(1, "origin"), amount(0, "origin"), amount(2, "is", "are")] == ["1 origin", "0 origins", "2 are"]
     assert [size(999), size(1000), size(2.1e9), size(412e6)] == ["999 B", "1 kB", "2.1 GB", "412 MB"]
     assert [span(8.4), span(200), span(7800)] == ["8 s", "3 min 20 s", "2 h 10 min"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "allowed", "rule", "expected"),
+    [
+        (0.0492, 0.012, "output rel L2", "0.0492 of 0.012 allowed"),
+        (0.002224396, 1.072884e-6, "output rel L2", "2.224396e-3 of 1.072884e-6 allowed"),
+        (8.8e-6, 4e-6, "", "8.8e-6 of 4e-6 allowed"),
+        (0.0, 1e-6, "", "0 of 1e-6 allowed"),
+        (192.0, 0.0, "threshold: non-finite", "192 elements, none allowed"),
+        (1.0, 0.0, "threshold: discrete values", "1 element, none allowed"),
+        (None, 1e-6, "", "- of 1e-6 allowed"),
+    ],
+)
+def test_measured_against_allowed_in_one_notation(measured: float | None, allowed: float | None, rule: str, expected: str) -> None:
+    assert against(measured, allowed, rule) == expected

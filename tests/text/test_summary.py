@@ -32,7 +32,7 @@ def test_a_fault_with_its_numbers_and_the_next_command() -> None:
         "",
         f" 1  {NORM}  out  ✗ defect",
         "    epsilon 1e-6, reference 1e-5 (fit within 1%)",
-        "    measured 0.0492, allowed 0.012 (4.10×)  by output rel L2, bfloat16",
+        "    measured 0.0492 of 0.012 allowed (4.10×)  by output rel L2, bfloat16",
         "    evidence: input rel L2 0.00031, gain 158.7",
         "",
         "look     layerdiff show reference.h5 target.h5",
@@ -41,7 +41,7 @@ def test_a_fault_with_its_numbers_and_the_next_command() -> None:
 
 
 def test_a_clean_pair() -> None:
-    assert "≈ order-consistent  no origin: no defect under this profile" in plain()
+    assert "≈ No defect: all 381 differences are within bfloat16 rounding" in plain()
 
 
 def test_mostly_unpaired_comes_first_with_its_proposal() -> None:
@@ -88,4 +88,4 @@ def test_a_stream_that_lacks_a_character_gets_a_question_mark() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     render(summary(comparison()), stream)
     stream.flush()
-    assert b"? order-consistent" in stream.buffer.getvalue()  # type: ignore[attr-defined]  # BytesIO
+    assert b"? No defect" in stream.buffer.getvalue()  # type: ignore[attr-defined]  # BytesIO

@@ -58,7 +58,7 @@ def explain(evidence: Evidence, row: int) -> Found | None:
     said = f"epsilon {epsilon.target:g}" if epsilon.target is not None else f"epsilon {fitted:.3g}"
     return Found(
         "rmsnorm-eps" if "layernorm" not in kind else "layernorm-eps",
-        f"{said}, reference {epsilon.reference:g} (fitted {fitted:.4g} ± {uncertainty:.1g} from {len(factor)} rows)",
+        f"{said}, reference {epsilon.reference:g} (fitted {fitted:.4g} ± {uncertainty:.1g} from {_amount(len(factor))})",
         {
             "fit": {"epsilon": fitted, "uncertainty": uncertainty, "rows": len(factor), "remains": remains},
             "reference_epsilon": epsilon.reference,
@@ -74,6 +74,10 @@ def _epsilon(attributes: dict[str, Any]) -> float | None:
         if "eps" in name.lower() and isinstance(value, int | float) and not isinstance(value, bool)
     ]
     return float(found[0]) if len(found) == 1 else None
+
+
+def _amount(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def _rows(array: NDArray[Any]) -> NDArray[np.float64]:

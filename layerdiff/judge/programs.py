@@ -5,7 +5,7 @@ It needs torch. What it says is independent of any profile; `judge/exact.py` tur
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.own import Own
 from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.calls import align_calls
+from layerdiff.judge.carried import carried_flip
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning import judge_body
 from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.reading import Reading
 from layerdiff.judge.running import Programs
 from layerdiff.judge.setting import NOTHING, Setting
 from layerdiff.judge.tables import Verdict
@@ -29,14 +31,12 @@ from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.own import CONVICTING, excused, replay_own
-from layerdiff.replay.program import contents
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
-CACHE_BYTES: Final = 1 << 30
 _NEAR: Final = 3
 """How many modules around a body are tried as a whole, where a difference may cancel again."""
 
@@ -89,26 +89,9 @@ class _Judge:
     def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int]) -> None:
         self.runs = files.map(Recorded)
         self._pairs = pairs
-        self._cache: OrderedDict[tuple[int, int], Array] = OrderedDict()
-        self._cached = 0
+        self.contents = Reading(self.runs)
         self._constants = Constants(self.runs, self.contents)
         self._told: set[str] = set()
-
-    def contents(self, run: Recorded, value: int) -> Array:
-        """A recorded value as float64, from a bounded cache. Raises CannotReplay."""
-        key = (id(run), value)
-        found = self._cache.get(key)
-        if found is None:
-            found = np.asarray(contents(run, value))
-            found.flags.writeable = False
-            self._cache[key] = found
-            self._cached += found.nbytes
-            while self._cached > CACHE_BYTES and len(self._cache) > 1:
-                _, old = self._cache.popitem(last=False)
-                self._cached -= old.nbytes
-        else:
-            self._cache.move_to_end(key)
-        return found
 
     def roots(self, pairs: Mapping[int, int]) -> list[Pair]:
         """Pairs of module calls that nothing paired encloses."""
@@ -267,6 +250,8 @@ class _Judge:
             return
         found.own[call] = own
         if own.verdict not in CONVICTING:
+            flip = None if partner is None else carried_flip(self.runs, (partner, call), self.contents)
+            found.findings += [] if flip is None else [flip]
             return
         if partner is not None:
             theirs = self.runs.reference.operation(partner)

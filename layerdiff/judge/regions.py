@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.state import State
 from layerdiff.judge.tables import Columns
-from layerdiff.trace.schema import Role
+from layerdiff.trace.schema import CallKind, Role
 
 Reals = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -63,6 +63,7 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
 
     `state` comes in beside the recorded inputs. Both flags have one entry a site. `unpaired`: only one side
     ran it. `unseen`: both did, and what it returned could not be compared, so nobody knows how far it differs.
+    Operators are no children: what one makes does not come into its module, and excuses nothing.
     """
     count = len(sites["parent"])
     inputs = _worst(numbers, numbers.role != Role.OUTPUT, count)
@@ -72,14 +73,14 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
     at_call: list[tuple[float, bool, bool]] = [(0.0, False, False)] * count
     has_children, lost_children = np.zeros(count, bool), np.zeros(count, bool)
     carried, carried_nonfinite = state.difference.tolist(), state.nonfinite_differs.tolist()
-    alone = unpaired.tolist()
+    alone, operators = unpaired.tolist(), (sites["kind"] == CallKind.OPERATOR).tolist()
     returned = list(zip(*outputs, strict=True))
     hidden = unseen.tolist()
     for row, parent in enumerate(parents):
         own = at_end[row]
         own[0] = max(own[0], carried[row])
         own[2] = own[2] or carried_nonfinite[row]
-        if parent < 0:
+        if parent < 0 or operators[row]:
             continue
         region = at_end[parent]
         at_call[row] = (region[0], region[1], region[2])

@@ -95,7 +95,8 @@ class _Judge:
 
         is_output = pairs["role"] == Role.OUTPUT
         parent = self._sites["parent"][self._site] if self._count else np.zeros(0, np.int64)
-        handed = (pairs["role"] == Role.INPUT) & (parent >= 0) & ~self._unpaired[self._site]
+        module = self._sites["kind"][self._site] != CallKind.OPERATOR if self._count else np.zeros(0, bool)
+        handed = (pairs["role"] == Role.INPUT) & (parent >= 0) & ~self._unpaired[self._site] & module
         owner = np.where(is_output, self._site, np.where(handed, parent, -1))
         leaves = (is_output | handed) & self._measured
         incoming = _choose(is_output, region.at_end, region.at_call, self._site)

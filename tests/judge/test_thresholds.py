@@ -7,7 +7,7 @@ import pytest
 
 from layerdiff.judge.profiles import Profile, Threshold, load_profile
 from layerdiff.judge.tables import Source, Verdict
-from layerdiff.trace.schema import Role
+from layerdiff.trace.schema import CallKind, Role
 from tests.judge.judging import Tables, one_module
 
 U32, U16 = 2.0**-24, 2.0**-8
@@ -308,3 +308,20 @@ def test_frequencies_known_by_statistics_alone_may_have_been_rounded_by_half_a_r
     tables.pair(row, Role.WEIGHT, 0.0, dtype="float32", target_dtype="bfloat16", **numbers)
     tables.pair(row, Role.OUTPUT, factor * (100 * U16 / 2 + 2 * U16), dtype="float32", target_dtype="bfloat16")
     assert verdict(tables) == expected
+
+
+def test_operators_excuse_nothing_and_are_handed_nothing() -> None:
+    """What an operator makes inside a module does not come into it: only the module's own inputs do."""
+    tables = Tables()
+    norm = tables.site("m", "RMSNorm")
+    tables.pair(norm, Role.INPUT, None)
+    add = tables.site("m/aten.add.Tensor#0", "", norm, kind=int(CallKind.OPERATOR))
+    tables.pair(add, Role.INPUT, None)
+    tables.pair(add, Role.OUTPUT, 1e-2)
+    rsqrt = tables.site("m/aten.rsqrt.default#0", "", norm, kind=int(CallKind.OPERATOR))
+    tables.pair(rsqrt, Role.INPUT, 1e-2)
+    tables.pair(rsqrt, Role.OUTPUT, 5e-3)
+    tables.pair(norm, Role.OUTPUT, 1e-4)
+    judged = tables.judge()
+    assert Verdict.UNEXPLAINED == judged.verdict[norm]
+    assert 1e-4 == judged.measured[norm]  # the output, not what it hands to rsqrt

@@ -106,6 +106,9 @@ def _fill(
         if is_module:
             if call not in judged.judged and reason is None:
                 continue
+            if call in judged.not_kept:
+                sites["statement"][row] = texts.intern(f"judged by thresholds: {reason}")
+                continue
             same = paired and outputs[row] and equal_out[row]
             verdict = Verdict.IDENTICAL if same else Verdict.INHERITED if reason is None else Verdict.NOT_COMPARABLE
             if not outputs[row] and reason is None:
@@ -113,7 +116,7 @@ def _fill(
             sites["exact_rule"][row] = texts.intern("programs: meaning at every cut")
         else:
             own = judged.own.get(call)
-            if paired and outputs[row] and equal_out[row]:
+            if paired and outputs[row] and (equal_out[row] or call in judged.unwritten):
                 verdict = Verdict.IDENTICAL
             elif reason is not None and own is None:
                 verdict = Verdict.NOT_COMPARABLE

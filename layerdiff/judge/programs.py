@@ -30,8 +30,9 @@ from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
-from layerdiff.replay.own import CONVICTING, excused, replay_own
+from layerdiff.replay.own import CONVICTING, excused, leaves_unwritten, replay_own
 from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import NotRecorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
@@ -51,6 +52,10 @@ class Judgement:
     excused: dict[int, str] = field(default_factory=dict)
     unjudged: dict[int, str] = field(default_factory=dict)
     """Why a call of the target (a module's: its body) could not be judged."""
+    not_kept: set[int] = field(default_factory=set)
+    """Those of them for which bytes were not kept: statistics may still tell."""
+    unwritten: set[int] = field(default_factory=set)
+    """The target's calls that return memory without writing to it."""
     judged: set[int] = field(default_factory=set)
     """The module calls of the target whose bodies were judged, and those that were dissolved into one."""
     compared: int = 0
@@ -136,6 +141,8 @@ class _Judge:
             said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
         except CannotReplay as refusal:
             found.unjudged[body.calls[1]] = str(refusal)
+            if isinstance(refusal, NotRecorded):
+                found.not_kept.add(body.calls[1])
             return
         found.compared += said.compared
         found.same += said.same
@@ -247,6 +254,8 @@ class _Judge:
             found.unjudged.setdefault(call, str(refusal))
             return
         if own is None:
+            if leaves_unwritten(self.runs.target, operation):
+                found.unwritten.add(call)
             return
         found.own[call] = own
         if own.verdict not in CONVICTING:

@@ -43,7 +43,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
         return None
     if not operation.complete:
         raise CannotReplay("recorded only in part")
-    if all(run.file.text(int(run.file.values.reason[value])) == _UNWRITTEN for value in operation.outputs.values()):
+    if leaves_unwritten(run, operation):
         return None
     kept: dict[str, Array] = {}
 
@@ -90,6 +90,12 @@ def writes_in_place(operation: Operation) -> bool:
 
 
 _UNWRITTEN: Final = "memory that nothing was written to yet"
+
+
+def leaves_unwritten(run: Recorded, operation: Operation) -> bool:
+    """Whether a call returned memory to which nothing was written: what lies in it is no result."""
+    outputs = operation.outputs.values()
+    return bool(outputs) and all(run.file.text(int(run.file.values.reason[value])) == _UNWRITTEN for value in outputs)
 
 
 def excused(own: Own, reference: Own | None) -> bool:

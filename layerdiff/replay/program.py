@@ -20,6 +20,7 @@ from torch import Tensor
 from layerdiff.errors import TraceError
 from layerdiff.replay.operators import CannotReplay, run64
 from layerdiff.replay.recorded import Operation, Place, Recorded
+from layerdiff.replay.refusal import NotRecorded
 from layerdiff.trace.arguments import Arguments, decode
 from layerdiff.trace.dtypes import dtype_named
 
@@ -252,7 +253,7 @@ def contents(run: Recorded, value: int) -> Array:
     if not run.file.has_bytes(value):
         reason = run.file.text(int(run.file.values.reason[value])) or "by the keep policy"
         name = run.file.text(int(run.file.values.name[value]))
-        raise CannotReplay(f"the bytes of {name or 'a value that it reads'} were not recorded: {reason}")
+        raise NotRecorded(f"the bytes of {name or 'a value that it reads'} were not recorded: {reason}")
     read = run.file.read(value)
     if run.file.dtype_name(value) == "bool":
         return read.astype(np.bool_)

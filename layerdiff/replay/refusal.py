@@ -14,3 +14,7 @@ class CannotReplay(LayerdiffError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class NotRecorded(CannotReplay):
+    """The bytes of a value that is needed were not kept."""

@@ -12,6 +12,7 @@ from layerdiff.cli.parameters import PATH, UsageError
 
 if TYPE_CHECKING:
     from layerdiff.record.plan import Plan
+    from layerdiff.record.script import Recorded
 
 PARAMETERS = (
     Argument("command", "-- SCRIPT [ARGS]", "The script and its arguments.", nargs=-1, required=True),
@@ -77,7 +78,7 @@ def run(
         raise TorchMissingError from None
 
     if not plan:
-        return run_script(output, script, module=module, options=options)
+        return run_script(output, script, module=module, options=options, told=_recorded)
     planned, code = plan_script(output, script, module=module, options=options)
     return code or _say(planned)
 
@@ -89,6 +90,16 @@ def _numbers(ranks: str | None) -> list[int] | None:
     if not all(part.isdecimal() for part in parts):
         raise UsageError(f"--ranks {ranks}: give the numbers of processes, such as 0 or 0,1.")
     return [int(part) for part in parts]
+
+
+def _recorded(done: Recorded) -> None:
+    from layerdiff.cli.streams import talk
+    from layerdiff.rows.figures import amount, size
+
+    for name, globs in done.unmatched.items():
+        talk(f"layerdiff: --{name} {','.join(globs)} matched no {'class' if name == 'types' else 'module'} of the models that ran")
+    holds = f"{amount(done.calls, 'call')}, {amount(done.steps, 'step')}, {size(done.path.stat().st_size)}"
+    talk(f"layerdiff: {done.path}: {holds}")
 
 
 def _say(plan: Plan) -> int:

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -150,6 +151,28 @@ class Recorder:
     def calls(self) -> int:
         """How many calls were recorded."""
         return 0 if self._calls is None else self._calls.count
+
+    @property
+    def steps(self) -> int:
+        """How many forwards of roots were recorded."""
+        roots, chosen = ([] if self._hooks is None else self._hooks.roots), self._options.steps
+        return sum(1 for root in roots for step in range(root.next_step) if chosen is None or step in chosen)
+
+    def unmatched(self) -> dict[str, list[str]]:
+        """Globs that matched no module of the models that ran, by the name of their option; empty where none ran."""
+        sites = [site for root in ([] if self._hooks is None else self._hooks.roots) for site in root.sites.values()]
+        paths, types = [site.path for site in sites], [site.type for site in sites]
+        options = self._options
+        found: dict[str, list[str]] = {}
+        for name, globs, texts in (
+            ("modules", options.modules, paths),
+            ("types", options.types, types),
+            ("operators", options.operators, paths),
+        ):
+            idle = [glob for glob in globs or () if not any(fnmatchcase(text, glob) for text in texts)]
+            if sites and idle:
+                found[name] = idle
+        return found
 
     def hooks_discover(self, module: nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
         """Record a call that began before the recording did: `frame` is torch's, about to run `module`."""

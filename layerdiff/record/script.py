@@ -10,7 +10,8 @@ import os
 import runpy
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,10 +23,29 @@ from layerdiff.record.plan import Plan, PlanFinished, Planner
 from layerdiff.record.recorder import Recorder
 
 
-def run_script(out: Path, argv: Sequence[str], *, module: bool = False, options: Mapping[str, Any] | None = None) -> int:
+@dataclass(frozen=True)
+class Recorded:
+    """What a run of one process left behind."""
+
+    path: Path
+    calls: int
+    steps: int
+    unmatched: Mapping[str, Sequence[str]]
+    """Globs that matched nothing, by the name of their option."""
+
+
+def run_script(
+    out: Path,
+    argv: Sequence[str],
+    *,
+    module: bool = False,
+    options: Mapping[str, Any] | None = None,
+    told: Callable[[Recorded], None] | None = None,
+) -> int:
     """Run `argv` (a script, or with `module` a module's name, and its arguments) and record it to `out`.
 
-    Returns the script's exit code. `options` are the Recorder's keyword arguments, JSON-ready.
+    Returns the script's exit code. `options` are the Recorder's keyword arguments, JSON-ready. `told` is called at the end
+    where this process alone recorded, and recorded something.
 
     Raises:
         RecorderError: before anything runs, where there is no such script or the recording cannot start.
@@ -55,7 +75,7 @@ def run_script(out: Path, argv: Sequence[str], *, module: bool = False, options:
         finally:
             if os.getpid() == process:  # a forked child that falls out of its script ends here, too
                 record_children(None)
-                _finish(recorder, folder, alone=world == 1)
+                _finish(recorder, folder, alone=world == 1, told=told)
     finally:
         sys.argv = argv_before
         if python_path is None:
@@ -143,10 +163,12 @@ def _forget_earlier(folder: Path, rank: int | None) -> None:
         folder.rmdir()
 
 
-def _finish(recorder: Recorder, folder: Path, *, alone: bool) -> None:
+def _finish(recorder: Recorder, folder: Path, *, alone: bool, told: Callable[[Recorded], None] | None) -> None:
     others = folder.is_dir() and any(folder.iterdir())
     recorder.close(quiet=others)
     if not (alone and others):
+        if alone and told is not None and recorder.calls and recorder.path.exists():
+            told(Recorded(recorder.path, recorder.calls, recorder.steps, recorder.unmatched()))
         return
     if not recorder.calls:
         recorder.path.unlink(missing_ok=True)  # a launcher that runs no model itself

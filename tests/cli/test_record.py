@@ -120,3 +120,19 @@ def test_without_torch_one_line_says_how_to_get_it(run: Run, tmp_path: Path) -> 
     assert said.splitlines()[-1] == f"layerdiff.errors.TorchMissingError: {needs}"
     caught = "try:\n    from layerdiff import Recorder\nexcept ImportError:\n    print('no recorder')"
     assert subprocess.run([sys.executable, "-c", caught], cwd=tmp_path, capture_output=True, text=True).stdout == "no recorder\n"
+
+
+def test_the_end_of_a_recording_is_said_in_a_line(run: Run, script: Path, tmp_path: Path) -> None:
+    """Two forwards of a Sequential with three children."""
+    done = run("record", "-o", "x.h5", "--", script.name, code=0)
+    kilobytes = round((tmp_path / "x.h5").stat().st_size / 1000)
+    assert done.stderr == f"layerdiff: x.h5: 8 calls, 2 steps, {kilobytes} kB\n"
+    assert run("record", "-o", "y.h5", "--steps", "1", "--", script.name, code=0).stderr.startswith("layerdiff: y.h5: 4 calls, 1 step, ")
+
+
+def test_globs_that_match_nothing_are_said(run: Run, script: Path) -> None:
+    said = run("record", "-o", "x.h5", "--modules", "1,*.attn", "--types", "LayerNorm,RMSNorm", "--", script.name, code=0).stderr
+    assert said.splitlines()[:2] == [
+        "layerdiff: --modules *.attn matched no module of the models that ran",
+        "layerdiff: --types RMSNorm matched no class of the models that ran",
+    ]

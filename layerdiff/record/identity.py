@@ -58,6 +58,10 @@ class Identities(Generic[T]):
             self._count += 1
         return found
 
+    def get(self, storage: UntypedStorage) -> Memory[T] | None:
+        """What is known of a storage; None before its first sight."""
+        return self._storages.get(storage._cdata)
+
     def prune(self) -> None:
         """Forget storages that were freed."""
         self._storages = {address: memory for address, memory in self._storages.items() if not memory.storage.expired()}

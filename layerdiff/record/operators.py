@@ -161,8 +161,12 @@ class OperatorMode(TorchDispatchMode):
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
         values, what = self._values, self._calls.what
         edges: list[Edge] = []
+        known_value = values.known_value
         for position, tensor in tensors:
-            if not is_ordinary(tensor):
+            known = None if unwritten else known_value(tensor)
+            if known is not None:
+                edges.append((role, position, known))
+            elif not is_ordinary(tensor):
                 policy = what(call, None)[0]
                 edges += [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
             elif unwritten:

@@ -60,7 +60,7 @@ class Plan:
         return None if self.free_bytes is None else self.total_bytes <= self.free_bytes
 
 
-class _Counter:
+class Counter:
     """A sink that counts."""
 
     measures = False
@@ -111,6 +111,7 @@ class _Counter:
         self.steps += 1
 
     def index_bytes(self) -> int:
+        """About what the index takes."""
         rows = ((self.calls, CALLS), (self.values, VALUES), (self.edges, EDGES))
         return sum(count * (_TEXT_BYTES + sum(column.itemsize for column in columns.values())) for count, columns in rows)
 
@@ -152,7 +153,7 @@ class Planner:
             queue_bytes=queue_bytes,
         )
         self._path = None if path is None else Path(path)
-        self._counter = _Stopping() if stop else _Counter()
+        self._counter = _Stopping() if stop else Counter()
         self._error: Exception | None = None
         self.skipped: dict[str, str] = {}
         """What cannot be seen, by path, with the reason."""
@@ -194,7 +195,7 @@ class Planner:
         )
 
 
-class _Stopping(_Counter):
+class _Stopping(Counter):
     def end_step(self) -> None:
         """Count the step, and leave."""
         super().end_step()

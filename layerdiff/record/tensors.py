@@ -44,6 +44,29 @@ def is_ordinary(tensor: Tensor) -> bool:
     )
 
 
+_keys = torch._C._dispatch_keys
+_plain_keys: dict[int, bool] = {}
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether `tensor` is ordinary, and the bits in memory are its own: not lazily conjugated or negated.
+
+    Dispatch keys tell all of it, so that the answer is looked up.
+    """
+    if type(tensor) not in _ORDINARY:
+        return False
+    keys = _keys(tensor).raw_repr()
+    found = _plain_keys.get(keys)
+    if found is None:
+        found = _plain_keys[keys] = is_ordinary(tensor) and lies_plainly(tensor)
+    return found
+
+
+def lies_plainly(tensor: Tensor) -> bool:
+    """Whether the bits in memory are the tensor's own: not lazily conjugated or negated."""
+    return not (tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()))
+
+
 def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     """The recordable tensors of any tensor. The list is never empty."""
     if is_ordinary(tensor):

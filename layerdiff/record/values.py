@@ -221,8 +221,3 @@ def dense(tensor: Tensor) -> Tensor:
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     return tensor.contiguous()
-
-
-def lies_plainly(tensor: Tensor) -> bool:
-    """Whether the bits in memory are the tensor's own: not lazily conjugated or negated."""
-    return not (tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()))

@@ -20,8 +20,8 @@ from layerdiff.record.identity import Memory
 from layerdiff.record.keep import Policy
 from layerdiff.record.samples import sample_run
 from layerdiff.record.sink import Patch, Value
-from layerdiff.record.tensors import Plain
-from layerdiff.record.values import UNWRITTEN, Values, lies_plainly
+from layerdiff.record.tensors import Plain, is_plain, lies_plainly
+from layerdiff.record.values import UNWRITTEN, Values
 from layerdiff.trace.schema import ValueKind, ValueRow
 
 _MOST_RUNS: Final = 32
@@ -52,6 +52,23 @@ class Run:
 class Versions(Values):
     """Records tensors. Call with gradients, autocast and modes off (quiet.py); the reading of a known value needs none of it."""
 
+    def known_value(self, tensor: Tensor) -> Value | None:
+        """The value that `tensor` is already, with its bytes; None where that is not certain: then `record` finds out."""
+        if not is_plain(tensor):
+            return None
+        storage = tensor.untyped_storage()
+        memory = self.known.get(storage)
+        if memory is None:
+            return None
+        known = memory.places.get((tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True))
+        if known is None or not known.kept:
+            return None
+        if self._sink.measures:
+            first, nbytes, sampled = known.run
+            if sampled != sample_run(storage, first, nbytes):
+                return None
+        return known
+
     def record(
         self,
         tensor: Tensor,
@@ -69,7 +86,7 @@ class Versions(Values):
         storage = tensor.untyped_storage()
         memory = self.known.memory(storage)
         offset, shape, strides, dtype = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-        plainly = lies_plainly(tensor)
+        plainly = is_plain(tensor) or lies_plainly(tensor)
         place = (dtype, offset, shape, strides, plainly)
         known = memory.places.get(place)
         itemsize = dtype.itemsize

@@ -44,13 +44,13 @@ def _numbers(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, finge
     recorded: list[float] = []
     recorder = Recorder(folder / f"{time.monotonic_ns()}.h5", model, keep="statistics", fingerprints=fingerprints)
     with torch.no_grad():
-        _timed(lambda: model(ids))
+        timed(lambda: model(ids))
         for _ in range(3):
             with Recorder(folder / f"{time.monotonic_ns()}.h5", model, keep="statistics", fingerprints=fingerprints) as recorder:
-                _timed(lambda: model(ids))
-                recorded += [_timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
-            _check(recorder.path)
-            plain += [_timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
+                timed(lambda: model(ids))
+                recorded += [timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
+            check_complete(recorder.path)
+            plain += [timed(lambda: model(ids)) for _ in range(max(2, repeats // 3))]
     before, after = statistics.median(plain), statistics.median(recorded)
     recorder.path.unlink(missing_ok=True)
     return name, after / before, floor, f"{1e3 * before:.1f} ms plain, {1e3 * after:.1f} ms recorded"
@@ -64,7 +64,7 @@ def _full(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, fingerpr
     nbytes = 0
     with torch.no_grad():
         for round_ in range(repeats + 1):
-            before = _timed(lambda: model(ids))
+            before = timed(lambda: model(ids))
             path = folder / f"{time.monotonic_ns()}.h5"
             recorder = Recorder(path, model, fingerprints=fingerprints)
             recorder.start()
@@ -76,10 +76,10 @@ def _full(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, fingerpr
                 two = time.perf_counter() - started
             finally:
                 recorder.close()
-            _check(path)
+            check_complete(path)
             nbytes = int(open_trace(path).files[0].values.nbytes.sum())
             path.unlink()
-            written = _raw_write(folder / "raw", nbytes)
+            written = raw_write(folder / "raw", nbytes)
             if round_:
                 plain.append(before)
                 extra.append(two - 2 * before)
@@ -88,14 +88,15 @@ def _full(name: str, model: nn.Module, ids: torch.Tensor, folder: Path, fingerpr
     return name, over / write, floor, f"{1e3 * over:.0f} ms extra for {nbytes / 1e6:.0f} MB, raw write {1e3 * write:.0f} ms"
 
 
-def _check(path: Path) -> None:
+def check_complete(path: Path) -> None:
     """A recording that stopped is fast, and no measurement."""
     file = open_trace(path).files[0]
     if not file.complete or not len(file.calls.kind):
         raise RuntimeError(f"{path} is incomplete: {file.meta.get('incomplete')}")
 
 
-def _raw_write(path: Path, nbytes: int) -> float:
+def raw_write(path: Path, nbytes: int) -> float:
+    """Seconds that writing so many bytes takes."""
     data = memoryview(os.urandom(8 << 20))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     started = time.perf_counter()
@@ -107,7 +108,8 @@ def _raw_write(path: Path, nbytes: int) -> float:
     return took
 
 
-def _timed(run: Callable[[], object]) -> float:
+def timed(run: Callable[[], object]) -> float:
+    """Seconds that a run takes."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started

@@ -201,7 +201,7 @@ def test_writes_that_torch_does_not_see(tmp_path: Path) -> None:
             address = y.data_ptr()
         ctypes.memset(address, 0, 16)
         out = torch.empty(5)
-        ctypes.memset(out.data_ptr(), 0, 20)
+        ctypes.memset(out.data_ptr(), 0x5A, 20)  # not what was there by chance
         return (y + 1).sum() + (y.t() + z).sum() + out.sum() + y[:1].sum()
 
     file, _ = check(tmp_path / "t.h5", run)

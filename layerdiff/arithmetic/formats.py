@@ -129,6 +129,17 @@ def truncate_to(x: NDArray[Any], format: Format) -> NDArray[np.float64]:
     return cut
 
 
+def interval(recorded: NDArray[Any], format: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest and the highest real that rounds to each finite `recorded`: half a gap away, half of that below a power of two."""
+    recorded = np.asarray(recorded, np.float64)
+    above = gap(recorded, format) / 2
+    fraction, exponent = np.frexp(np.abs(recorded))
+    power = (fraction == 0.5) & (exponent - 1 > format.smallest_exponent)
+    below = np.where(power, above / 2, above)
+    negative = np.signbit(recorded)
+    return recorded - np.where(negative, above, below), recorded + np.where(negative, below, above)
+
+
 def excess(recorded: NDArray[Any], exact: NDArray[Any], format: Format) -> NDArray[np.float64]:
     """How far `exact` lies from the closed interval of reals that round to `recorded`, absolute; 0 where `recorded` is a correct rounding.
 

@@ -16,18 +16,13 @@ from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import Contract, Spread
 from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named
+from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Explanation, Residual, ratio, rms
+from layerdiff.arithmetic.structure import explanation_for
 from layerdiff.arithmetic.sums import VALID_BELOW
 from layerdiff.trace.arguments import Arguments
 
 Word = Literal["identical", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
 
-ZRMS_LIMIT: Final = 1.5
-ZMAX_LIMIT: Final = 12.0
-"""Root mean square and maximum of z up to which a sum is acquitted. Worst of every summation order tried: 1.2 and 9.0."""
-FEW_TERMS: Final = 16
-"""Below as many terms the bound decides both ways: so few roundings have no statistics."""
-FEW_RESULTS: Final = 64
-"""Below as many results the statistics of one call say nothing; the judge pools repeats."""
 _REFINE_FROM: Final = 6.0
 _REFINED_TERMS: Final = 1 << 25
 _SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "identical")
@@ -65,42 +60,7 @@ class Own:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Residual:
-    """One result of a call that sigma does not acquit, as the tests that name a fault see it.
-
-    recorded, exact, sigma, bound: float64 of one shape; `live` marks the elements that are compared. `terms` is K.
-    """
-
-    recorded: NDArray[np.float64]
-    exact: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    bound: NDArray[np.float64]
-    live: NDArray[np.bool_]
-    format: Format
-    accumulator: Format
-    terms: int
-
-    def explained_by(self, exact: NDArray[Any], format: Format | None = None) -> bool:
-        """Whether the recorded result is within sigma (within the bound where terms or results are few) of another exact result."""
-        distance = excess(self.recorded, np.asarray(exact, np.float64), format or self.format)[self.live]
-        if self.terms < FEW_TERMS or distance.size < FEW_RESULTS:
-            return bool(np.all(distance <= self.bound[self.live]))
-        z = _ratio(distance, self.sigma[self.live])
-        return bool(_rms(z) <= ZRMS_LIMIT and np.max(z) <= ZMAX_LIMIT)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A fault with its name: the verdict it means, the cause, a sentence, and its numbers."""
-
-    verdict: Literal["precision", "defect"]
-    cause: str
-    statement: str
-    evidence: dict[str, Any]
-
-
-Explain = Callable[[Residual], "Explanation | None"]
+Explain = Callable[[Residual], Explanation | None]
 
 
 def replay_call(
@@ -124,8 +84,6 @@ def replay_call(
 
     Raises ContractError for arguments that the contract does not know, ValueError for a contract without `exact`.
     """
-    from layerdiff.arithmetic.structure import explanation_for
-
     if contract.exact is None:
         raise ValueError("This contract has no exact function; run the operator elsewhere and call own_replay.")
     declared = accumulator or accumulator_for(*dtypes)
@@ -203,6 +161,8 @@ def _result(
     if wrong is not None:
         return wrong
     live = alive & np.isfinite(recorded) & np.isfinite(right) & np.isfinite(bound)
+    if not np.any(alive & ~np.isinf(bound)) and recorded.size:
+        return _incomparable("No element of the result is one that anything is known of.")
     distance = np.where(live, excess(recorded, right, format), 0.0)
     if format.smallest_exponent <= -126:  # what lies below the normal numbers may be flushed to zero
         distance = np.where((recorded == 0) & (np.abs(right) < accumulator.smallest_normal), 0.0, distance)
@@ -213,7 +173,7 @@ def _result(
 def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, explain: Explain | None) -> Own:
     """Rungs 3, 4, 7, 8 and 9, over the finite elements of one result."""
     count, informative = int(residual.live.sum()), int(np.count_nonzero(distance))
-    z = _ratio(distance, residual.sigma)
+    z = ratio(distance, residual.sigma)
     terms, unit = spread.terms, residual.accumulator.unit
     if informative == 0:
         statement = f"All {count} elements are the exact result, correctly rounded."
@@ -221,12 +181,12 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
             "identical", "3: the exact result, correctly rounded", 0.0, 0.0, 0.0, 0.0, count, -1, None, statement, {"informative": 0}
         )
     live = residual.live
-    if terms >= FEW_TERMS and spread.refine is not None and (np.max(z) > _REFINE_FROM or _rms(z[live]) > ZRMS_LIMIT):
-        sigma = _refined(spread, residual, z)
+    if terms >= FEW_TERMS and spread.refine is not None and (np.max(z) > _REFINE_FROM or rms(z[live]) > ZRMS_LIMIT):
+        sigma = _refined(spread, residual, z, 1.0 if rms(z[live]) > ZRMS_LIMIT else _REFINE_FROM)
         residual = replace(residual, sigma=sigma)
-        z = _ratio(distance, sigma)
-    zrms, zmax = _rms(z[live]), float(np.max(z))
-    over = _ratio(distance, residual.bound)
+        z = ratio(distance, sigma)
+    zrms, zmax = rms(z[live]), float(np.max(z))
+    over = ratio(distance, residual.bound)
     most = float(np.max(over))
     few = terms < FEW_TERMS or count < FEW_RESULTS
     worst = int(np.argmax(over if few else z))
@@ -252,15 +212,15 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
         measured, allowed = (zrms, ZRMS_LIMIT) if zrms / ZRMS_LIMIT >= zmax / ZMAX_LIMIT else (zmax, ZMAX_LIMIT)
         statement = f"{terms} additions at {residual.accumulator.name} make this error: {_figures(zrms, zmax)}."
         return own("order-consistent", "4: excess over sigma (F4, F8)", measured, allowed, statement)
-    named = explain(residual) if explain is not None else None
-    if named is not None:
-        return own(named.verdict, "7: structure", *_decided(few, most, zrms, zmax), named.statement, named.cause, **named.evidence)
     if not valid:
         reach = terms * unit
         statement = (
             f"Statistics are not valid: {terms} terms times the unit of {residual.accumulator.name} is {reach:.3g}, over {VALID_BELOW}."
         )
         return own("not-comparable", "statistics not valid", reach, VALID_BELOW, statement)
+    named = explain(residual) if explain is not None else None
+    if named is not None:
+        return own(named.verdict, "7: structure", *_decided(few, most, zrms, zmax), named.statement, named.cause, **named.evidence)
     if most > 1.0:
         rung = "8: elementwise bound" if terms < FEW_TERMS else "8: deterministic bound (F1)"
         beyond = int(np.count_nonzero(over > 1.0))
@@ -361,26 +321,17 @@ def _discrete(recorded: NDArray[Any], exact: NDArray[Any], bound: NDArray[np.flo
     )
 
 
-def _refined(spread: Spread, residual: Residual, z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """sigma with the elements that stand out recomputed from their actual prefix sums (F3), the worst first, within a budget of terms."""
+def _refined(spread: Spread, residual: Residual, z: NDArray[np.float64], beyond: float) -> NDArray[np.float64]:
+    """sigma with elements of z over `beyond` recomputed from their actual prefix sums (F3), the worst first, within a budget of terms."""
     assert spread.refine is not None
     order = np.argsort(z, axis=None)[::-1]
-    over = int(np.count_nonzero(z > 1.0))
+    over = int(np.count_nonzero(z > beyond))
     chosen = order[: max(1, min(over, _REFINED_TERMS // max(spread.terms, 1)))]
     sigma = np.array(residual.sigma, np.float64)
     flat = sigma.reshape(-1)
     scale = 2.0**0.5 if residual.accumulator.name == FLOAT64.name else 1.0
     flat[chosen] = np.maximum(flat[chosen], scale * spread.refine(chosen))
     return sigma
-
-
-def _ratio(distance: NDArray[np.float64], unit: NDArray[np.float64]) -> NDArray[np.float64]:
-    """distance / unit; 0 where there is no distance, inf where there is one and no unit."""
-    return np.where(distance > 0, distance / np.where(unit > 0, unit, 0.0), 0.0)
-
-
-def _rms(z: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(np.square(z)))) if z.size else 0.0
 
 
 def _chain(distance: NDArray[np.float64], residual: Residual, terms: int) -> float | None:

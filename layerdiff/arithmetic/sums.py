@@ -9,6 +9,7 @@ F4 is an upper envelope for blocked, pairwise and split sums; it is too small wh
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -24,9 +25,9 @@ VALID_BELOW: Final = 0.25
 
 
 def gamma(height: float, unit: float) -> float:
-    """gamma_h = h u / (1 - h u), the relative bound of h roundings in sequence; inf where h u >= 1."""
+    """gamma_h = h u / (1 - h u), the relative bound of h roundings in sequence; (1 + u)^h - 1, which holds for every h u, from 1/2 on."""
     product = height * unit
-    return product / (1.0 - product) if product < 1.0 else float("inf")
+    return product / (1.0 - product) if product < 0.5 else math.expm1(min(height * math.log1p(unit), 700.0))
 
 
 def sum_sigma(y: NDArray[Any], squares: NDArray[Any], terms: int, accumulator: Format, *, products: bool = True) -> NDArray[np.float64]:

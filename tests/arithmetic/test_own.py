@@ -93,7 +93,9 @@ def test_overflow_of_the_results_format_is_legitimate() -> None:
 
 
 def test_an_infinite_bound_lets_an_infinite_result_pass() -> None:
-    assert "identical" == ladder([np.inf, 1.0], np.array([5.0, 1.0]), sigma=0.0, bound=np.inf).verdict
+    assert "identical" == ladder([np.inf, 1.0], np.array([5.0, 1.0]), bound=np.array([np.inf, 0.0])).verdict
+    assert "broken" == ladder([np.inf, np.inf], np.array([5.0, 1.0]), bound=np.array([np.inf, 0.0])).verdict
+    assert "not-comparable" == ladder([np.inf, 1.0], np.array([5.0, 1.0]), bound=np.inf).verdict
 
 
 def test_nan_and_infinity_are_held_by_position() -> None:

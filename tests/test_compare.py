@@ -13,7 +13,7 @@ from layerdiff.compare import compare_in_steps, compare_traces, judge_again
 from layerdiff.errors import ComparisonError, EmptyTraceError
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.file import open_comparison
-from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
+from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role, ValueKind
 from layerdiff.trace.writer import TraceWriter
 from tests.trace.writing import raw, value_row, write_model
 
@@ -201,3 +201,36 @@ def test_state_that_an_object_carries_is_no_input_also_when_judged_again(tmp_pat
     comparison = compare_traces(stepping(tmp_path / "r.h5", B), stepping(tmp_path / "t.h5", B + 1))
     assert kinds(comparison) == {}
     assert kinds(judge_again(open_comparison(comparison.save(tmp_path / "run.ldiff")), profile="relaxed")) == {}
+
+
+def test_steps_of_one_run_alone_are_all_named(tmp_path: Path) -> None:
+    """A prompt of six and one decoded token against the same with six decoded tokens: steps 2 to 6 are the target's alone."""
+
+    def decoding(path: Path, tokens: int) -> Path:
+        writer = TraceWriter(path, meta={})
+        root = writer.add_root("model", "Root")
+        for step, given in enumerate([X, *[X[:1]] * tokens]):
+            call = writer.begin_call(CallRow(CallKind.MODULE, "", root=root, step=step))
+            for role, position in ((Role.INPUT, "in[0]"), (Role.OUTPUT, "out")):
+                writer.add_edge(call, role, position, writer.add_value(value_row(given), raw(given)))
+            writer.end_call(call, CallStatus.RETURNED)
+            writer.end_step()
+        return writer.close()
+
+    comparison = compare_traces(decoding(tmp_path / "r.h5", 1), decoding(tmp_path / "t.h5", 6))
+    (told,) = [notice.statement for notice in comparison.notices if notice.kind == "steps-differ"]
+    assert told == "the target ran 5 steps that the other run did not: steps 2..6, of in[0] 1x16"
+
+
+def test_a_weight_known_by_its_checksum_alone_is_said_in_plain_words(tmp_path: Path) -> None:
+    def weighing(path: Path, weight: Any) -> Path:
+        writer = TraceWriter(path, meta={})
+        call = writer.begin_call(CallRow(CallKind.MODULE, "", root=writer.add_root("model", "Root")))
+        writer.add_edge(call, Role.WEIGHT, "weight", writer.add_value(value_row(weight, kind=ValueKind.PARAMETER), None))
+        writer.add_edge(call, Role.OUTPUT, "out", writer.add_value(value_row(A), raw(A)))
+        writer.end_call(call, CallStatus.RETURNED)
+        return writer.close()
+
+    comparison = compare_traces(weighing(tmp_path / "r.h5", B), weighing(tmp_path / "t.h5", B * 2))
+    (told,) = [notice.statement for notice in comparison.notices if notice.kind == "weight-differs"]
+    assert "their checksums differ; mean, size or range differ by at least 1; the elements were not kept" in told

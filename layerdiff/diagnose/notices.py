@@ -13,6 +13,7 @@ from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
+from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Source, Verdict
@@ -64,10 +65,12 @@ def _steps(alignment: Alignment) -> Iterator[Notice]:
         compared = {pair[index] for pair in alignment.steps}
         alone = [step for step in range(min(compared), len(every)) if step not in compared and every[step] != NOT_RECORDED]
         if alone:
-            shown = ", ".join(map(str, alone[:_SHOWN])) + (" and more" if len(alone) > _SHOWN else "")
+            word = "step" if len(alone) == 1 else "steps"
+            shapes = list(dict.fromkeys(every[step] for step in alone))
+            inputs = "; ".join(shapes[:_SHOWN]) + (f"; and {len(shapes) - _SHOWN} other inputs" if len(shapes) > _SHOWN else "")
             yield Notice(
                 "steps-differ",
-                f"the {name} ran {len(alone)} steps that the other run did not (step {shown}: {every[alone[0]]})",
+                f"the {name} ran {len(alone)} {word} that the other run did not: {word} {ranges(alone)}, of {inputs}",
                 defect=True,
             )
 
@@ -195,8 +198,8 @@ def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
 def _how_much(evidence: Evidence, pair: int) -> str:
     pairs = evidence.pairs
     if pairs["source"][pair] == Source.STATISTICS:
-        known = "fingerprints differ, " if pairs["mismatched"][pair] > 0 else ""
-        return f"{known}recorded statistics by {float(pairs['statistic'][pair]):.2g}; elements were not kept"
+        known = "their checksums differ; " if pairs["mismatched"][pair] > 0 else ""
+        return f"{known}mean, size or range differ by at least {float(pairs['statistic'][pair]):.2g}; the elements were not kept"
     if pairs["mismatched"][pair] > 0:
         return f"{int(pairs['mismatched'][pair])} of {int(pairs['count'][pair])} elements"
     if pairs["nonfinite_differ"][pair] > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -24,12 +25,13 @@ def whereabouts(chosen: NDArray[np.bool_], what: str) -> str:
     if not narrow:
         return f"every element is {what}"
     single = len(narrow) == 1 and len(narrow[0][1]) == 1
-    named = " and ".join(f"{_ranges(place)} of dim {dim}" for dim, place in narrow)
+    named = " and ".join(f"{ranges(place)} of dim {dim}" for dim, place in narrow)
     return f"{'row' if single else 'rows'} {named} {'is' if single else 'are'} wholly {what}"
 
 
-def _ranges(indices: list[int]) -> str:
-    """`0..2, 7` of sorted whole numbers; the first three runs."""
-    runs = [[index for _, index in group] for _, group in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs[:3]]
-    return ", ".join(shown) + (f" and {len(runs) - 3} more runs" if len(runs) > 3 else "")
+def ranges(numbers: Sequence[int], most: int = 8) -> str:
+    """`0..2, 7` of sorted whole numbers; says how many runs it leaves out."""
+    runs = [[number for _, number in group] for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs[:most]]
+    left = sum(map(len, runs[most:]))
+    return ", ".join(shown) + (f" and {left} more" if left else "")

@@ -10,7 +10,8 @@ from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS
 from layerdiff.rows.tones import MARKS, Line, Tone, line
 
 _GAP: Final = 2
-_RATIO: Final = "of allowed"
+_RATIO: Final = "worst ×"
+"""A parent shows the worst of all calls inside it, beside its own difference."""
 _WIDE: Final = 100
 """From here on verdict and finding have a column each."""
 
@@ -31,7 +32,7 @@ def columns(width: int, codes: tuple[int, ...] = ()) -> Columns:
     width = max(width, 16)
     words = [len(MARKS[Verdict(code)].word) for code in codes if code in Verdict._value2member_map_]
     verdict = 2 + max(words, default=9) if width >= _WIDE else 0
-    ratio = 0 if width < 64 else RATIO_CELLS if width < _WIDE else len(_RATIO)
+    ratio = 0 if width < 64 else RATIO_CELLS if width < _WIDE else RATIO_CELLS + 2
     difference = FIGURE_CELLS if width >= 40 else 0
     fixed = sum(w + _GAP for w in (difference, ratio, verdict) if w)
     rest = width - fixed
@@ -46,7 +47,7 @@ def heading(widths: Columns, *, listed: str | None = None) -> Line:
     if widths.difference:
         cells.append(fit("rel L2", widths.difference, align="right"))
     if widths.ratio:
-        cells.append(fit(_RATIO if widths.ratio >= len(_RATIO) else "×allowed", widths.ratio, align="right"))
+        cells.append(fit(_RATIO, widths.ratio, align="right"))
     if widths.verdict:
         cells += [fit("verdict", widths.verdict), fit("finding", widths.finding)]
     else:

@@ -126,7 +126,7 @@ def _values(rows: Rows, row: int, width: int, most: int) -> list[Line]:
         )
         made.append(Line((Segment(shorten(text.rstrip(), width), tone),)))
     if len(mine) > most:
-        made.append(line((f"{count(len(mine) - most)} more values", Tone.DIM)))
+        made.append(line((f"{amount(len(mine) - most, 'more value')}: v", Tone.DIM)))
     return made
 
 
@@ -147,7 +147,7 @@ def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
     odd = int(pairs["nonfinite_differ"][pair])
     worst = index_text(int(pairs["worst"][pair]), shape_of(texts[int(pairs["reference_shape"][pair])]))
     if odd > 0:
-        worst = f"{amount(odd, 'element')} not finite on one side"
+        worst = f"{amount(odd, 'element')} not finite on one side; the figures are of the others"
     elif source in (Source.NOTHING, Source.PENDING):
         worst = "not compared" if source == Source.NOTHING else "pending"
     largest = [figure(_known(float(pairs["max_reference"][pair])))] if wide else []

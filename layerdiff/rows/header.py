@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
 from layerdiff.rows.clean import differences_explained
@@ -30,6 +34,13 @@ def profile_name(comparison: Comparison) -> str:
 def side_label(side: Side) -> str:
     """A run in a few words: its label, else the last part of its path."""
     return visible(side.label or side.path.rstrip("/").rsplit("/", 1)[-1])
+
+
+def named(comparison: Comparison, origin: Origin) -> str:
+    """The site of an origin, with its class where its own name is a number: `net.1 (GELU)`."""
+    site = visible(origin.site)
+    kind = comparison.texts[int(comparison.sites["type"][origin.row])] if origin.row < len(comparison.sites["type"]) else None
+    return f"{site} ({visible(kind)})" if kind and site.rpartition(".")[2].isdecimal() else site
 
 
 def title(comparison: Comparison, width: int) -> Line:
@@ -101,7 +112,7 @@ def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:
         (before, Tone.DIM),
         (f"{shown.glyph} {shown.word}", shown.tone),
         (" at ", Tone.DIM),
-        (visible(first.site) or "the root", Tone.STRONG),
+        (named(comparison, first) or "the root", Tone.STRONG),
         (others, Tone.PLAIN),
     ]
 
@@ -138,6 +149,27 @@ def about(comparison: Comparison) -> list[Line]:
         lines += [line(), line((word, tone), (f"  {visible(side.path)}", Tone.PLAIN))]
         if not side.complete:
             lines.append(line(("  the recording is incomplete", Tone.NOTICE)))
-        for key, value in side.environment.items():
-            lines.append(line((f"  {visible(str(key))}  ", Tone.DIM), visible(str(value))))
+        lines += [made for key, value in side.environment.items() for made in _entry(str(key), value, "  ")]
     return lines
+
+
+_NESTED = 6
+"""How deep an environment is followed."""
+
+
+def _entry(key: str, value: Any, indent: str) -> list[Line]:
+    """A part of an environment in lines: what is nested below its name, each part on its own line."""
+    name = (f"{indent}{visible(key)}  ", Tone.DIM)
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, Mapping) and len(indent) < 2 * _NESTED:
+        if not value:
+            return [line(name, "none")]
+        return [line(name), *(made for inner, part in value.items() for made in _entry(str(inner), part, indent + "  "))]
+    if isinstance(value, (list, tuple)) and len(indent) < 2 * _NESTED:
+        if not any(isinstance(part, (Mapping, list, tuple)) for part in value):
+            return [line(name, visible(", ".join(map(str, value))) or "none")]
+        return [line(name), *(made for number, part in enumerate(value) for made in _entry(str(number), part, indent + "  "))]
+    if value is None or isinstance(value, bool):
+        return [line(name, "none" if value is None else "yes" if value else "no")]
+    return [line(name, visible(str(value)))]

@@ -15,7 +15,7 @@ from layerdiff.rows.cells import visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import against, amount, count, ratio
-from layerdiff.rows.header import coverage, mostly_unpaired, profile_name, side_label
+from layerdiff.rows.header import coverage, mostly_unpaired, named, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.comparison import Comparison
 
@@ -128,19 +128,19 @@ def _origins(comparison: Comparison) -> list[Line]:
     lines: list[Line] = []
     several = len({origin.step for origin in comparison.origins} | {step for _, step in comparison.alignment.steps}) > 1
     for number, origin in enumerate(comparison.origins[:_MOST_ORIGINS], 1):
-        lines += [line(), *_origin(number, origin, several)]
+        lines += [line(), *_origin(number, origin, named(comparison, origin), several)]
     left = len(comparison.origins) - _MOST_ORIGINS
     if left > 0:
         lines += [line(), line((f"and {amount(left, 'more origin')}: layerdiff show, o lists them", Tone.DIM))]
     return lines
 
 
-def _origin(number: int, origin: Origin, several_steps: bool) -> list[Line]:
+def _origin(number: int, origin: Origin, name: str, several_steps: bool) -> list[Line]:
     shown = mark(origin.verdict)
     marks = [f"step {origin.step}"] if several_steps else []
     marks += [f"call {origin.occurrence}"] if origin.occurrence else []
     marks += [f"rank {origin.rank}"] if origin.rank is not None else []
-    place = "  ".join([visible(origin.site) or "(root)", *marks])
+    place = "  ".join([name or "(root)", *marks])
     verdict = (f"  {shown.glyph} {shown.word}", shown.tone)
     lines = [
         line((f"{number:>2}  ", Tone.DIM), (place, Tone.STRONG), (f"  {visible(origin.value)}", Tone.DIM), verdict),

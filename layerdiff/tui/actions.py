@@ -28,7 +28,7 @@ ACTIONS: Final = (
     Action("left,h", "fold", "← h", "", "Fold, or go to the enclosing call"),
     Action("space", "fold_or_unfold", "space", "", "Fold or unfold"),
     Action("x", "toggle_all", "x", "", "Unfold everything, or back to the first view"),
-    Action("slash", "search", "/", "search", "Search sites: a part of the name, or a glob with * ? ["),
+    Action("slash", "search", "/", "search", "Search sites by a part of the name or a glob (*, ?)"),
     Action("t", "profile", "t", "profile", "Judge by the other profile: strict, relaxed"),
     Action("s", "sort", "s", "sort", "Sort: execution order, largest difference, furthest over what is allowed"),
     Action("o", "only_origins", "o", "only origins", "List origins only, or all sites again"),

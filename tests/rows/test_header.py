@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from layerdiff.diagnose.findings import Notice
@@ -31,6 +33,27 @@ def test_the_answer_without_an_origin() -> None:
     """Embedding, rotary table and three layers of 13 calls have the same bits: 41 of 422."""
     assert answer(comparison()).plain == "≈ No defect: all 381 differences are within bfloat16 rounding"
     assert answer(comparison(pending=True)).plain == "· no origin so far: not all is compared"
+
+
+def test_a_site_that_is_a_number_says_its_class() -> None:
+    made = comparison(faults={ACT: Verdict.DEFECT}, rename={ACT: "net.1"})
+    assert answer(made).plain == "✗ defect at net.1 (SiLU)"
+
+
+def test_environments_are_readable() -> None:
+    made = comparison()
+    flags = {"cudnn_benchmark": False, "seed": None, "devices": [{"type": "cuda", "name": "x"}], "ranks": [0, 1], "variables": {}}
+    lines = [line.plain for line in about(replace(made, target=replace(made.target, environment=flags)))]
+    at = lines.index("  cudnn_benchmark  no")
+    assert lines[at:] == [
+        "  cudnn_benchmark  no",
+        "  seed  none",
+        "  devices  ",
+        "    type  cuda",
+        "    name  x",
+        "  ranks  0, 1",
+        "  variables  none",
+    ]
 
 
 def test_a_notice_that_is_a_defect_comes_before_any_layer() -> None:

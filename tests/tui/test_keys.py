@@ -471,3 +471,24 @@ def test_rule_draws_before_it_has_a_size() -> None:
             app.screen.query_one(Rule).progress(0, 0)
 
     asyncio.run(run())
+
+
+async def test_a_page_hides_all_behind_it_at_any_size() -> None:
+    for size in ((80, 24), (120, 40), (200, 50)):
+        app = faulty_app()
+        async with app.run_test(size=size) as pilot:
+            await after(pilot, "question_mark")
+            text = "\n".join(painted(app))
+            assert "n next origin" not in text and "difference by depth  rel" not in text
+            assert not any(line.strip() == "[" for line in painted(app))
+
+
+async def test_the_curve_tells_over_from_within_without_colour() -> None:
+    app = faulty_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        shown = painted(app)
+        assert any("within" in line and "▄× over" in line and "▒ NaN" in line for line in shown)
+        (axis,) = [line for line in shown if "└" in line]
+        assert "▲" in axis and "×" in axis
+        assert "×" not in axis[: axis.index("▲")], "layers before the first origin have the same bits"

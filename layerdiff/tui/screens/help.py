@@ -45,9 +45,19 @@ def help_lines() -> list[Line]:
     lines += [
         line(),
         line(("Columns", Tone.TITLE)),
-        line(("  rel L2      ", Tone.STRONG), "|target - reference| / |reference| of the outputs; ~ from statistics; - unknown"),
-        line(("  of allowed  ", Tone.STRONG), "measured over allowed, the worst of the call and of all inside; over 1× needs a reason"),
+        line(
+            ("  rel L2      ", Tone.STRONG),
+            "|target - reference| / |reference| of its own outputs; ~ from statistics; - unknown",
+        ),
+        line(("              ", Tone.STRONG), "nan: NaN or Inf on one side; the figures of such a value are of its other elements"),
+        line(("  worst ×     ", Tone.STRONG), "measured over allowed, the worst of the call and of all inside; over 1× needs a reason"),
         line(("  verdict     ", Tone.STRONG), "the worst of the call and all calls inside it"),
+        line(),
+        line(("Difference by depth", Tone.TITLE)),
+        line(("  bar            ", Tone.STRONG), "the largest difference of the calls at that depth, green up to what is allowed"),
+        line(("  × on the axis  ", Tone.STRONG), "the bar goes over what is allowed: it came in, or it is an origin"),
+        line(("  ▒              ", Tone.STRONG), "NaN or Inf on one side, so there is no height"),
+        line(("  ▲              ", Tone.STRONG), "an origin"),
         line(),
         line(("Verdicts, from harmless to worst", Tone.TITLE)),
     ]

@@ -75,8 +75,8 @@ class Page(ModalScreen[None]):
     """A titled page; escape, enter or q goes back."""
 
     DEFAULT_CSS = """
-    Page { align: center middle; background: $background 60%; }
-    Page > #sheet { width: 92%; max-width: 150; height: 90%; background: $panel; layout: vertical; }
+    Page { align: center middle; background: $panel; }
+    Page > #sheet { width: 100%; max-width: 150; height: 100%; background: $panel; layout: vertical; }
     """
     BINDINGS = [Binding("escape,q,enter", "dismiss", show=False)]  # noqa: RUF012  # textual's way
 

@@ -1,8 +1,8 @@
 """`CurveView`: difference by depth as bars of eighths of a cell, on a log axis.
 
-A bar within what is allowed is green; one above it is dark up to there and amber from there on. Origins
-stand as triangles on the axis and a value that is not finite as a hatched column, so that the picture
-reads without colour too.
+A bar within what is allowed is green; one above it is dark up to there and amber from there on, and has a
+cross on the axis. Origins stand as triangles on the axis and a value that is not finite as a hatched
+column, so that the picture reads without colour too.
 """
 
 from __future__ import annotations
@@ -141,8 +141,9 @@ class CurveView(LinesView):
         wide = width >= 100
         right = [
             Segment("▄", color_style(palette.within, ground)), text(" within ", Tone.DIM),
-            Segment("▄", color_style(palette.over, ground)), text(" over " if not wide else " over what is allowed ", Tone.DIM),
+            Segment("▄×", color_style(palette.over, ground)), text(" over " if not wide else " over what is allowed ", Tone.DIM),
             text("╌", Tone.FAINT), text(" allowed ", Tone.DIM), text("▲", Tone.FAULT), text(" origin ", Tone.DIM),
+            text("▒", Tone.BROKEN), text(" NaN " if not wide else " NaN or Inf ", Tone.DIM),
         ]  # fmt: skip
         used = sum(cell_width(s.text) for s in left + right)
         if used > width:
@@ -223,6 +224,11 @@ class CurveView(LinesView):
         for at, label in _spaced(drawn.ticks, width):
             if not drawn.origin[at : at + len(label)].any():
                 cells[at : at + len(label)] = [(character, dim) for character in label]
+        with np.errstate(invalid="ignore"):
+            over = np.flatnonzero(drawn.difference > drawn.allowed)
+        for b in over.tolist():
+            if cells[b][0] == "─":
+                cells[b] = ("×", color_style(palette.over, ground))
         for b in np.flatnonzero(drawn.origin).tolist():
             cells[b] = ("▲", tone_style(palette, Tone.FAULT, ground))
         return [(" " * _LABELS + "└", faint), *cells]

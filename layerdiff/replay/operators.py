@@ -20,7 +20,7 @@ from layerdiff.replay.casts import as_tensor, is_cast, is_narrower, prepared, wi
 from layerdiff.replay.discrete import is_discrete, is_item
 from layerdiff.replay.fused import FORMULAS, bound
 from layerdiff.replay.refusal import CannotReplay
-from layerdiff.replay.sizes import first_line, require_room, require_within, tensors_of
+from layerdiff.replay.sizes import extent, first_line, require_room, require_within, tensors_of
 from layerdiff.replay.trusting import require_sound
 from layerdiff.trace.arguments import Arguments
 
@@ -69,7 +69,7 @@ def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int)
         raise CannotReplay("it computes in torch's default dtype, and has no form in float64")
     if operator.function in VIEWS or operator.namespace != "aten":
         for result in results:
-            require_within(result.numel(), limit)
+            require_within(extent(result.shape), limit)
     if operator.function in UNWRITTEN:
         for result in results:
             result.fill_(torch.nan if result.is_floating_point() or result.is_complex() else 0)
@@ -86,7 +86,7 @@ def _run(operator: OperatorName, overload: Any, positional: list[Any], named: di
         if "out" in given:
             raise CannotReplay("it writes to a tensor that was handed in, which its formula does not")
         for tensor in tensors_of(given.values()):
-            require_within(tensor.numel(), limit)
+            require_within(extent(tensor.shape), limit)
         require_within(formula.elements(given), limit)
         return formula.run(given)
     _require_defined(operator, positional, named)

@@ -41,7 +41,7 @@ def require_room(
     """
     tensors = list(tensors_of([*positional, *named.values()]))
     for tensor in tensors:
-        require_within(math.prod(tensor.shape), limit)
+        require_within(extent(tensor.shape), limit)
     if known:
         _require_place(name, positional, named)
         if name.function in VIEWS:
@@ -69,7 +69,12 @@ def require_room(
         return
     for tensor in tensors_of([made]):
         held = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
-        require_within(max(math.prod(tensor.shape), held), limit)
+        require_within(max(extent(tensor.shape), held), limit)
+
+
+def extent(shape: Sequence[int]) -> int:
+    """Elements, with empty dimensions counted as 1: kernels walk the others even where nothing is there."""
+    return math.prod(max(1, size) for size in shape)
 
 
 def require_within(elements: int, limit: int) -> None:

@@ -48,8 +48,8 @@ def _scales(given: dict[str, Any]) -> None:
 
 def _half_spectrum(given: dict[str, Any]) -> None:
     x, dims, size = given["self"], given["dim"], given["last_dim_size"]
-    if not dims or not -x.dim() <= dims[-1] < x.dim() or type(size) is not int or not size > 0 or x.shape[dims[-1]] < size // 2 + 1:
-        raise CannotReplay("its input is shorter than half the spectrum of its result")
+    if not dims or not -x.dim() <= dims[-1] < x.dim() or type(size) is not int or not size > 0 or x.shape[dims[-1]] != size // 2 + 1:
+        raise CannotReplay("its input is not half the spectrum of its result")
 
 
 def _one_length_each(given: dict[str, Any]) -> None:

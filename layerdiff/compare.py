@@ -22,16 +22,19 @@ from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
-from layerdiff.diagnose.programs import notices_of_programs, origins_of_programs
+from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.reconverging import mark_reconverging
+from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
+from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.tables import BY_THRESHOLDS, Texts
+from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
+from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
-from layerdiff.saved.comparison import AlignmentSummary, Comparison, Side, Unpaired
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side, Unpaired
 from layerdiff.sides import Both
 from layerdiff.trace.reader import Trace, open_trace
 
@@ -53,8 +56,15 @@ class Progress:
         return self._judge()
 
 
-def compare_traces(reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict") -> Comparison:
-    """Compare two traces.
+def compare_traces(
+    reference: str | Path,
+    target: str | Path,
+    *,
+    profile: str | Path | Profile = "strict",
+    again: str | Path | None = None,
+    baseline: str | Path | None = None,
+) -> Comparison:
+    """Compare two traces; `again` and `baseline` are further ones, as in `with_further_runs`.
 
     Raises:
         TraceError: one cannot be read.
@@ -62,7 +72,7 @@ def compare_traces(reference: str | Path, target: str | Path, *, profile: str | 
         ComparisonError: nothing of the two pairs.
     """
     *_, last = compare_in_steps(reference, target, profile=profile)
-    return last.comparison
+    return with_further_runs(last.comparison, profile=profile, again=again, baseline=baseline)
 
 
 def compare_in_steps(
@@ -107,6 +117,74 @@ def compare_in_steps(
                 yield Progress(done + part, total + whole, judge)
                 last = time.monotonic()
     yield Progress(total, total, judge)
+
+
+def with_further_runs(
+    comparison: Comparison, *, profile: str | Path | Profile = "strict", again: str | Path | None = None, baseline: str | Path | None = None
+) -> Comparison:
+    """A comparison with what further runs say; the traces have to be where it says.
+
+    `again`: a second run of the target. Calls that differ from themselves are `nondeterministic` where each run's local error is within
+    what arithmetic allows; a local error that the second run alone has is an origin. `baseline`: a run that is known to be right;
+    it gives ratios, and decides no verdict. Raises as `compare_traces`.
+    """
+    if again is None and baseline is None:
+        return comparison
+    chosen = load_profile(profile)
+    if baseline is not None:
+        traces = Both(open_trace(comparison.reference.path), open_trace(baseline))
+        tables, _ = _align(traces, chosen)
+        sites, pairs = tables.columns()
+        for _ in fill(pairs, sites, tables.texts, traces.map(lambda trace: trace.files)):
+            pass
+        known = dict(zip(_calls(sites, "reference"), worst_output(sites, pairs).tolist(), strict=True))
+        differs = np.array([known.get(call, np.nan) for call in _calls(comparison.sites, "reference")], np.float64)
+        comparison = replace(comparison, sites={**comparison.sites, "baseline_rel_l2": differs}, baseline=_side(traces.target))
+    return comparison if again is None else _with_second_run(comparison, chosen, again)
+
+
+def _with_second_run(comparison: Comparison, profile: Profile, again: str | Path) -> Comparison:
+    second = compare_traces(comparison.reference.path, again, profile=profile)
+    traces = Both(open_trace(comparison.target.path), open_trace(again))
+    tables, _ = _align(traces, replace(profile, renames=()))  # renames are from the target's names to the reference's
+    sites, pairs = tables.columns()
+    noise = self_noise(sites, pairs, tables.texts, traces.map(lambda trace: trace.files))
+    judged = dict(
+        zip(_calls(second.sites, "target"), zip(range(len(second.sites["site"])), second.sites["verdict"], strict=True), strict=True)
+    )
+    row_of = {call: row for row, call in enumerate(_calls(comparison.sites, "target")) if call[1] >= 0}
+    codes, rel_l2 = comparison.sites["again"].copy(), comparison.sites["again_rel_l2"].copy()
+    of_second: dict[int, int] = {}
+    for i, (first_call, second_call) in enumerate(zip(_calls(sites, "reference"), _calls(sites, "target"), strict=True)):
+        row = row_of.get(first_call)
+        if row is None or second_call[1] < 0:
+            continue
+        codes[row], rel_l2[row] = noise.codes[i], noise.rel_l2[i]
+        if second_call in judged:
+            of_second[judged[second_call][0]] = row
+            if codes[row] == Again.ENTERS and judged[second_call][1] in WITHIN:
+                codes[row] = Again.NOISE
+    columns = {**comparison.sites, "again": codes, "again_rel_l2": rel_l2}
+    origins = origins_of_second(comparison.origins, second.origins, of_second)
+    notice = notice_of_noise(noise, sites, tables.texts, columns, origins, str(again))
+    notices = comparison.notices if notice is None else (*comparison.notices, notice)
+    return _said_again(replace(comparison, sites=columns, notices=notices, again=SecondRun(second.target, origins)))
+
+
+def _said_again(comparison: Comparison) -> Comparison:
+    """What a second run says, in the verdicts and among the origins; nothing where there was none."""
+    if comparison.again is None:
+        return comparison
+    sites = apply_noise(comparison.sites, comparison.texts)
+    known = {(origin.site, origin.rank) for origin in comparison.origins}
+    more = [origin for origin in comparison.again.origins if (origin.site, origin.rank) not in known]
+    origins = tuple(sorted([*comparison.origins, *more], key=lambda origin: origin.row))
+    sites["verdict"], sites["statement"] = _with_findings(sites, comparison.texts, origins)
+    return replace(comparison, sites=sites, origins=origins)
+
+
+def _calls(sites: Columns, side: str) -> list[tuple[int, int]]:
+    return list(zip(sites[f"{side}_file"].tolist(), sites[f"{side}_call"].tolist(), strict=True))
 
 
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
@@ -176,8 +254,11 @@ def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[No
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
     origins = tuple(sorted([*origins, *told_by_programs], key=lambda origin: origin.row))
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
-    said = (*notices_of_values(Evidence(sites, pairs, texts, files), profile), *notices_of_programs(comparison.found, sites, texts))
-    return replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins)
+    said = (
+        *notices_of_values(Evidence(sites, pairs, texts, files), profile, explained_weights(comparison.found)),
+        *notices_of_programs(comparison.found, sites, texts),
+    )
+    return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))
 
 
 def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[Origin, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -193,7 +274,7 @@ def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[
 
 
 def _with_cause(origin: Origin, before: Origin | None) -> Origin:
-    if before is None or before.cause is None:
+    if before is None or before.cause is None or origin.cause is not None:
         return origin
     return replace(
         origin, cause=before.cause, statement=before.statement, verdict=before.verdict, defect=before.defect, evidence=before.evidence

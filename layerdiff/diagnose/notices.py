@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -100,11 +100,11 @@ def _random_states(file: Any) -> dict[int, tuple[str, str]]:
     return found
 
 
-def notices_of_values(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
-    """What inputs, dtypes, shapes and weights say, once they are measured."""
+def notices_of_values(evidence: Evidence, profile: Profile, explained: Collection[str] = ()) -> Iterator[Notice]:
+    """What inputs, dtypes, shapes and weights say, once they are measured. `explained`: weights of which something more exact is said."""
     yield from _dtypes(evidence, profile)
     yield from _inputs(evidence)
-    yield from _weights(evidence)
+    yield from _weights(evidence, explained)
     yield from _flips(evidence)
     yield from _results(evidence)
     yield from _too_short(evidence)
@@ -137,6 +137,8 @@ def _inputs(evidence: Evidence) -> Iterator[Notice]:
             shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
             said = f"the input {position} of step {step} has another shape: {shapes}"
         elif _differs_beyond_rounding(evidence, pair):
+            if _only_at_padding(evidence, row, pair):
+                continue
             kind = "input-differs"
             said = f"the input {position} of step {step} is not the same in both runs ({_how_much(evidence, pair)})"
         else:
@@ -144,6 +146,22 @@ def _inputs(evidence: Evidence) -> Iterator[Notice]:
         if (kind, position) not in seen:
             seen.add((kind, position))
             yield Notice(kind, said, site=site, defect=True)
+
+
+def _only_at_padding(evidence: Evidence, row: int, pair: int) -> bool:
+    """Whether two inputs of a root differ at no position that its attention mask, the same on both sides, lets through."""
+    pairs, texts = evidence.pairs, evidence.texts
+    for other in evidence.pairs_of(row):
+        position = texts[int(pairs["position"][other])] or ""
+        if pairs["role"][other] != Role.INPUT or not position.endswith("attention_mask") or not pairs["equal"][other] or other == pair:
+            continue
+        mask = evidence.values(row, Role.INPUT, position)
+        found = evidence.values(row, Role.INPUT, texts[int(pairs["position"][pair])] or "")
+        if mask is None or found is None or mask.target.ndim != 2 or found.target.shape[:2] != mask.target.shape:
+            continue
+        kept = mask.target != 0
+        return bool(np.array_equal(found.reference[kept], found.target[kept]))
+    return False
 
 
 def _is_state(evidence: Evidence, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -207,7 +225,7 @@ def _how_much(evidence: Evidence, pair: int) -> str:
     return f"relative difference {float(pairs['rel_l2'][pair]):.2g}"
 
 
-def _weights(evidence: Evidence) -> Iterator[Notice]:
+def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]:
     sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
     differing: list[tuple[str, str, int]] = []
     rounded: list[str] = []
@@ -218,6 +236,8 @@ def _weights(evidence: Evidence) -> Iterator[Notice]:
         if (site, position) in known:
             continue
         known.add((site, position))
+        if f"{site}.{position}".lstrip(".") in explained:
+            continue
         same_shape = pairs["reference_shape"][pair] == pairs["target_shape"][pair]
         if not same_shape or _differs_beyond_rounding(evidence, pair):
             differing.append((site, position, pair))

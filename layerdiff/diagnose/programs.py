@@ -70,6 +70,8 @@ def _named(local: Local, sites: Columns, texts: Texts, row: int) -> tuple[str | 
     if "static" not in evidence:
         return None, local.verdict
     static = str(evidence["static"])
+    if evidence.get("missing") == "module":
+        return "module-missing", Verdict.DEFECT
     if static.startswith("the target lacks"):
         return "operator-missing", Verdict.DEFECT
     if static.startswith("the target adds"):
@@ -122,3 +124,9 @@ def notices_of_programs(found: Sequence[Found], sites: Columns, texts: Texts) ->
         if kinds[key] == 1:
             made.append(Notice(one.local.kind, f"{site}: {one.local.statement}", site))
     return tuple(made)
+
+
+def explained_weights(found: Sequence[Found]) -> set[str]:
+    """Weights that are the reference's in less precision: a finding says so, and no notice that they differ."""
+    rules = [one.local for one in found if one.local.rule == "constants"]
+    return {str(local.evidence["constant"]) for local in rules if "constant" in local.evidence}

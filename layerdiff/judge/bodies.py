@@ -39,6 +39,8 @@ class Body:
     """The pairs of child calls that are judged by themselves."""
     dissolved: Both[tuple[int, ...]]
     """Module calls whose operators belong here."""
+    unpaired: Both[frozenset[int]] = Both(frozenset(), frozenset())
+    """Those of them that the other run never makes."""
 
     def child_of(self, side: str) -> dict[int, tuple[Pair, Interface]]:
         """The children by the call of one side."""
@@ -73,7 +75,9 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
     items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
     dissolved = Both(_dissolved(runs.reference, calls[0], stops.reference), _dissolved(runs.target, calls[1], stops.target))
     whole = interface(runs, calls) or _common(runs, calls)
-    return Body(calls, whole, items, children, dissolved)
+    back = set(pairs.values())
+    unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
+    return Body(calls, whole, items, children, dissolved, unpaired)
 
 
 def whole_body(runs: Both[Recorded], calls: Pair) -> Body | None:

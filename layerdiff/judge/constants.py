@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import format_named, round_to
+from layerdiff.judge.fused import FusedRows
+from layerdiff.judge.quantised import quantised_width
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
@@ -35,6 +38,8 @@ class ConstantPair:
     """Equal, or one a rounding of the other."""
     rounded: str | None
     """The dtype to which it was rounded once, though both runs keep it in a wider one."""
+    quantised: str | None
+    """How it is the reference's quantised: `int8 by rows`."""
     difference: float
     """max |t - r| over rms of the reference, where it is another."""
 
@@ -63,23 +68,26 @@ class Constants:
             return None
         files = self._runs.map(lambda run: run.file)
         if files.reference.shape(ours) != files.target.shape(theirs):
-            return ConstantPair(name, ours, theirs, False, None, float("inf"))
+            return ConstantPair(name, ours, theirs, False, None, None, float("inf"))
         dtypes = files.reference.dtype_name(ours), files.target.dtype_name(theirs)
         prints = files.reference.fingerprint(ours), files.target.fingerprint(theirs)
         if dtypes[0] == dtypes[1] and prints[0] is not None and prints[0] == prints[1]:
-            return ConstantPair(name, ours, theirs, True, None, 0.0)
+            return ConstantPair(name, ours, theirs, True, None, None, 0.0)
         try:
             r, t = self._contents(self._runs.reference, ours), self._contents(self._runs.target, theirs)
         except CannotReplay:  # without bytes there is no telling; whoever reads the constant says so
             return None
         if np.array_equal(r, t, equal_nan=True):
-            return ConstantPair(name, ours, theirs, True, None, 0.0)
+            return ConstantPair(name, ours, theirs, True, None, None, 0.0)
         same = within_rounding(r, t, *dtypes)
         once = None if same else rounded_once(r, t, NARROW)
+        width = None if same or once is not None or r.dtype.kind != "f" else quantised_width(r, t)
         scale = float(np.sqrt(np.mean(np.square(r[np.isfinite(r)])))) if r.size else 0.0
         off = np.abs(t - r)
         most = float(np.max(off[np.isfinite(off)], initial=0.0))
-        return ConstantPair(name, ours, theirs, same or once is not None, once, most / scale if scale > 0 else most)
+        return ConstantPair(
+            name, ours, theirs, same or once is not None or width is not None, once, width, most / scale if scale > 0 else most
+        )
 
     def number(self, side: str, name: str) -> object:
         """What a constant is, the same for both sides where it is the same."""
@@ -94,19 +102,29 @@ class Constants:
         """
         pair = self.pair(weight[0])
         if pair is None or not pair.same:
-            return self._contents(self._runs.reference, value)
+            rows = self._fused.instead(weight[1]) if pair is None or np.isinf(pair.difference) else None
+            return self._contents(self._runs.reference, value) if rows is None else self._viewed(rows, weight[1], value)
         run, file = self._runs.reference, self._runs.reference.file
         if value == weight[1] or file.shape(value) == file.shape(weight[1]):
             whole = run.place(weight[1])
             place = run.place(value)
             if (place.offset, place.shape, place.strides) == (whole.offset, whole.shape, whole.strides):
                 return self._contents(self._runs.target, pair.target)
-        return self._viewed(pair, weight[1], value)
+        return self._viewed(self._contents(self._runs.target, pair.target), weight[1], value)
 
-    def _viewed(self, pair: ConstantPair, whole: int, value: int) -> Array:
-        """The part of the target's constant that a view of the reference's shows."""
+    @cached_property
+    def _fused(self) -> FusedRows:
+        files = self._runs.map(lambda run: run.file)
+        alone = [
+            value
+            for name, value in self._target.items()
+            if (ours := self._reference.get(name)) is None or files.reference.shape(ours) != files.target.shape(value)
+        ]
+        return FusedRows(self._runs, self._contents, alone)
+
+    def _viewed(self, contents: Array, whole: int, value: int) -> Array:
+        """The part of `contents`, which stand for a whole constant of the reference, that a view of it shows."""
         base, place = self._runs.reference.place(whole), self._runs.reference.place(value)
-        contents = self._contents(self._runs.target, pair.target)
         extent = max(base.extent, place.extent)
         flat = np.zeros(extent, contents.dtype)
         _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents

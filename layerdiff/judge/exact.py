@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ALLOWED_BY: Final = {"tf32": "tf32", "quantised": "quantised", "collectives": "low-precision-collectives"}
 """What in a profile's `allow` permits a kind of precision. A rounded constant is permitted always; the others never."""
+_NEARLY: Final = 0.1
 NO_TORCH: Final = "judged by thresholds: judging by operators needs torch (pip install 'layerdiff[torch]')"
 
 
@@ -141,6 +142,7 @@ def _new_non_finite(sites: Columns, pairs: Columns, texts: Texts, rows: NDArray[
     coming, unknown = np.zeros(count, bool), np.zeros(count, bool)
     coming[pairs["site"][~is_output & differs]] = True
     unknown[pairs["site"][~is_output & (pairs["source"] != Source.BYTES)]] = True
+    coming |= _far_apart(pairs, is_output, count)
     here = np.zeros(count, bool)
     here[rows] = True
     made = is_output & differs & (pairs["nonfinite_target"] > pairs["nonfinite_reference"])
@@ -153,6 +155,13 @@ def _new_non_finite(sites: Columns, pairs: Columns, texts: Texts, rows: NDArray[
         calls = (int(sites["reference_call"][row]), int(sites["target_call"][row]))
         statement = f"{number} elements are NaN or Inf here and finite in the reference, and none of what comes in is"
         yield Found(row, Local(calls, position, Verdict.BROKEN, statement, float(number), 0.0, "non-finite: where it enters"))
+
+
+def _far_apart(pairs: Columns, is_output: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+    """Per site: something that comes in is not the reference's even nearly, so that an overflow may be right."""
+    far = np.zeros(count, bool)
+    far[pairs["site"][~is_output & (np.nan_to_num(pairs["rel_l2"], nan=0.0, posinf=1.0) > _NEARLY)]] = True
+    return far
 
 
 def _equalities(sites: Columns, pairs: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:

@@ -18,7 +18,7 @@ from layerdiff.judge.constants import as_mask, is_masked
 from layerdiff.judge.decisions import decided_otherwise, with_decisions
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
-from layerdiff.judge.naming import cone, name_call, unmasked
+from layerdiff.judge.naming import changed_call, cone, name_call, name_wiring, other_draws, unmasked
 from layerdiff.judge.padding import without_padding
 from layerdiff.judge.precision import coarser_calls, find_precision
 from layerdiff.judge.running import Programs, Ran
@@ -26,6 +26,8 @@ from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, S
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import RowDifference, row_difference
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
 
 Array = NDArray[Any]
 _MOST_FAULTS: Final = 8
@@ -48,7 +50,9 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     told = [cut for cut in differing if not opaque or not (opaque & (cone(programs, "target", cut) | cone(programs, "reference", cut)))]
     faults, ours = _faults(setting, programs, wiring, theirs, ours, kept, told, said)
     if not faults:
+        said.findings += other_draws(programs, wiring)
         hidden = {cut for cut in differing if cut not in told}
+        said.findings += _before_opaque(programs, wiring, theirs, ours, sorted(hidden), kept)
         find_precision(setting, programs, theirs, ours, kept, coarse, cuts, hidden, said)
     return said
 
@@ -85,8 +89,11 @@ def _faults(
             said.findings.append(decided)
             differing = [other for other in differing if other != cut]
             continue
-        place = name_call(programs, wiring, ours, watched, cut)
-        calls, value, evidence = place if place is not None else (cut[0], cut[1], {})
+        place = name_call(programs, wiring, ours, watched, cut) or name_wiring(programs, cut)
+        if place is None or (named and "handed_to" in place[2]):  # not made here; or what a fault that was named does elsewhere
+            differing = [other for other in differing if other != cut]
+            continue
+        calls, value, evidence = place
         if calls in named:
             break
         named.add(calls)
@@ -94,7 +101,10 @@ def _faults(
         if calls[0] < 0 or calls[1] not in watched.results or setting.runs.reference.is_module(calls[0]):
             break  # nothing to take over: what lies behind is not told apart
         taken[calls[0]] = watched.results[calls[1]]
-        ours = programs.run("reference", kept=kept, taken=taken)
+        try:
+            ours = programs.run("reference", kept=kept, taken=taken)
+        except CannotReplay:  # what the target made there does not fit the reference's program
+            break
     return bool(named), ours
 
 
@@ -110,6 +120,27 @@ def _worst_cut(ours: Ran, theirs: Ran, cuts: list[Cut], padded: NDArray[np.bool_
         if difference.figure > NOTHING and (found is None or difference.figure > found[1].figure):
             found = cut, difference
     return found
+
+
+def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, hidden: list[Cut], kept: frozenset[int]) -> list[Local]:
+    """The first call with other scalars on the way to calls that could not be run, where both sides have the same such calls.
+
+    What such a call makes is taken as recorded, so that nothing shows behind it.
+    """
+    opaque = {call: programs.aligned.get(call) for call, _ in ours.opaque}
+    if not hidden or set(opaque.values()) != {call for call, _ in theirs.opaque}:
+        return []
+    if any(t is None or wiring.scalars.reference.get(r) != wiring.scalars.target.get(t) for r, t in opaque.items()):
+        return []
+    watched = Both(programs.run("reference", watch=True, kept=kept), programs.run("target", watch=True))
+    for cut in hidden:
+        changed = changed_call(programs, wiring, watched.reference, watched.target, cut)
+        if changed is not None:
+            calls, position, evidence = changed
+            made = watched.reference.results[calls[0]][position], watched.target.results[calls[1]][position]
+            difference = row_difference(unmasked(made[0]), unmasked(made[1].reshape(made[0].shape)))
+            return [_meaning(calls, position, cut, difference, evidence, broken=False)]
+    return []
 
 
 def _loses_numbers(ours: Ran, theirs: Ran, cut: Cut) -> bool:

@@ -8,15 +8,17 @@ projection that knows positions: without the second, a swapped head is the right
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.constants import is_masked
+from layerdiff.judge.local import Local
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import NOTHING, Cut
+from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
@@ -37,14 +39,82 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     if first is not None:
         call, position = first
         partner = back.get(call, -1)
-        if other is not None and other[0] not in programs.aligned and partner >= 0 and _feeds(programs.runs.reference, other[0], partner):
-            static = f"the target lacks {_shown(programs.runs.reference, other[0])}"
-            return (other[0], -1), other[1], {"static": static, "next": programs.runs.target.operation(call).name}
+        same = partner >= 0 and wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
+        if (
+            other is not None
+            and same
+            and other[0] not in programs.aligned
+            and other[0] in cone_of_call(programs.runs.reference, programs.body.items.reference, partner)
+        ):
+            return _missing(programs, other, programs.runs.target.operation(call).name)
         return (partner, call), position, _static_difference(programs, wiring, partner, call)
+    if other is not None and other[0] not in programs.aligned:
+        return _missing(programs, other, None)
     if other is not None:
         static = f"the target never makes what {_shown(programs.runs.reference, other[0])} makes"
         return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
     return None
+
+
+def name_wiring(programs: Programs, cut: Cut) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+    """Where every value has its equal and a cut is handed another one all the same: the call whose result the reference hands on.
+
+    Where that is no operator of the body, the body itself; None where the body makes and is given neither.
+    """
+    body, (pair, position) = programs.body, cut
+    crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+    values = next(values for at, values in crossing if at == position)
+    there = programs.runs.target.file.site(pair[1])
+    evidence = {} if pair == body.calls else {"handed_to": {"site": there, "value": position}}
+    for here, (side, run, items) in enumerate(zip(("reference", "target"), programs.runs, body.items, strict=True)):
+        memory = run.place(values[here]).memory[0]
+        makers = [i for i in items if not run.is_module(i) and not run.is_view(run.operation(i)) and _makes(run, i, memory)]
+        if makers and side == "reference":
+            calls = (makers[-1], programs.aligned.get(makers[-1], -1))
+            return calls, "out", {**evidence, "static": f"the target hands on another value than {_shown(run, makers[-1])} makes"}
+    given = {run.place(one[here]).memory[0] for here, run in enumerate(programs.runs) for _, one in body.interface.inputs}
+    given |= {
+        run.place(one[here]).memory[0] for here, run in enumerate(programs.runs) for c in body.children.values() for _, one in c.outputs
+    }
+    if not any(run.place(values[here]).memory[0] in given for here, run in enumerate(programs.runs)):
+        return None
+    return body.calls, "out", {**evidence, "static": "hands on another value than the reference does"}
+
+
+def _makes(run: Recorded, call: int, memory: int) -> bool:
+    return any(run.place(value).memory[0] == memory for value in run.operation(call).outputs.values())
+
+
+def other_draws(programs: Programs, wiring: Wiring) -> list[Local]:
+    """Random calls that are given other scalars: what they drew is taken as recorded on both sides, so that nothing else shows it."""
+    found = []
+    for reference, target in programs.aligned.items():
+        both = Both(reference, target)
+        if not all(run.operation(call).random for run, call in zip(programs.runs, both, strict=True)):
+            continue
+        if wiring.scalars.reference.get(reference) != wiring.scalars.target.get(target):
+            evidence = _static_difference(programs, wiring, reference, target)
+            rule = "random: scalars of a draw"
+            found.append(Local((reference, target), "out", Verdict.UNEXPLAINED, evidence["static"], 1.0, 0.0, rule, evidence=evidence))
+    return found
+
+
+def _missing(programs: Programs, other: tuple[int, str], following: str | None) -> tuple[tuple[int, int], str, dict[str, Any]]:
+    """A call of the reference's that the target does not make; or the module that the target never runs, where it stands in one."""
+    run, (call, position) = programs.runs.reference, other
+    module, outermost = int(run.file.calls.parent[call]), None
+    while module in programs.body.unpaired.reference:
+        outermost, module = module, int(run.file.calls.parent[module])
+    if outermost is not None:
+        named = run.file.text(int(run.file.calls.type[outermost])) or "module"
+        return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
+    evidence: dict[str, Any] = {"static": f"the target lacks {_shown(run, call)}"}
+    return (call, -1), position, evidence if following is None else {**evidence, "next": following}
+
+
+def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
+    """The operator calls among `items` whose results reach a call, by the memory that they share."""
+    return _reaching(run, items[: items.index(call)], {run.place(value).memory[0] for value in run.operation(call).inputs.values()})
 
 
 def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
@@ -56,8 +126,12 @@ def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
     needed = {run.place(values[here]).memory[0] for at, values in crossing if at == position}
     items: tuple[int, ...] = getattr(body.items, side)
     stop = items.index(pair[here]) if pair != body.calls else len(items)
+    return _reaching(run, items[:stop], needed)
+
+
+def _reaching(run: Recorded, items: Sequence[int], needed: set[int]) -> set[int]:
     found: set[int] = set()
-    for item in reversed(items[:stop]):
+    for item in reversed(items):
         if run.is_module(item):
             continue
         operation = run.operation(item)
@@ -72,6 +146,19 @@ def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
 def unmasked(x: Array) -> Array:
     """The lowest number of any dtype as -inf: in an additive mask they mean one thing."""
     return np.where(is_masked(x), -np.inf, x) if x.dtype.kind == "f" else x
+
+
+def changed_call(
+    programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut
+) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+    """The first two aligned calls on the way to a cut that are given other scalars, and make something else of one shape."""
+    changed = _first_changed(programs, wiring, ours, theirs, cone(programs, "target", cut))
+    if changed is None:
+        return None
+    position = _first_position(theirs, ours, changed)
+    if ours.results[changed[0]][position].shape != theirs.results[changed[1]][position].shape:
+        return None
+    return changed, position, _static_difference(programs, wiring, *changed)
 
 
 def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: set[int]) -> tuple[int, int] | None:
@@ -92,12 +179,6 @@ def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, i
 def _first_position(theirs: Ran, ours: Ran, pair: tuple[int, int]) -> str:
     one, other = ours.results[pair[0]], theirs.results[pair[1]]
     return next((position for position in other if position in one and not np.array_equal(one[position], other[position])), "out")
-
-
-def _feeds(run: Recorded, call: int, reader: int) -> bool:
-    """Whether a call reads the results of another, views and casts in between left out."""
-    made = {run.place(value).memory[0] for value in run.operation(call).outputs.values()}
-    return any(run.place(value).memory[0] in made for value in run.operation(reader).inputs.values())
 
 
 def _static_difference(programs: Programs, wiring: Wiring, reference: int, target: int) -> dict[str, Any]:
@@ -158,8 +239,8 @@ def _first_without_equal(ran: Ran, other: Ran, inside: set[int]) -> tuple[int, s
         if call not in inside:
             continue
         for position, made in results.items():
-            if not made.size:
-                continue
+            if not made.size or np.isnan(made).all() if made.dtype.kind == "f" else not made.size:
+                continue  # nothing, or memory that nobody has written yet
             size, projection = _signature(made)
             near = (
                 abs(projection - p) <= NOTHING * max(size, s) and abs(size - s) <= NOTHING * max(size, s)

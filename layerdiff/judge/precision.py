@@ -100,7 +100,7 @@ def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> l
     }
     for call in body.items.target:
         if call not in children and is_product(run.operation(call).name):
-            given |= {run.file.dtype_name(value) for value in run.operation(call).outputs.values()}
+            given |= {run.file.dtype_name(value) for value in run.operation(call).outputs.values()} & {setting.rounding.product_dtype}
     found = []
     for call in body.items.target:
         if call in children:
@@ -115,13 +115,12 @@ def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> l
         if unit is None or not units or unit <= max(units) or dtype in given:
             continue
         partner = back.get(call)
-        name = None
         if partner is not None and (there := next(iter(setting.runs.reference.operation(partner).outputs.values()), None)) is not None:
             name = setting.runs.reference.file.dtype_name(there)
-            limit = _unit(setting.expected_dtype.get(name, name))
+            limit = max((_unit(one) or 0.0 for one in (setting.expected_dtype.get(name, name), name)), default=0.0)
         else:
-            limit = max((_unit(expected) or 0.0 for expected in setting.expected_dtype.values()), default=0.0)
-        if limit is None or unit <= limit or (run.place(value).memory in products and dtype == setting.rounding.product_dtype):
+            limit = max((_unit(one) or 0.0 for pair in setting.expected_dtype.items() for one in pair), default=0.0)
+        if not limit or unit <= limit or (run.place(value).memory in products and dtype == setting.rounding.product_dtype):
             continue
         found.append(call)
     return found

@@ -18,6 +18,7 @@ from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.calls import align_calls
 from layerdiff.judge.carried import carried_flip
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
+from layerdiff.judge.decisions import with_decisions
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning import judge_body
@@ -25,7 +26,7 @@ from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.padding import padded_positions
 from layerdiff.judge.reading import Reading
 from layerdiff.judge.running import Programs
-from layerdiff.judge.setting import NOTHING, Setting
+from layerdiff.judge.setting import NOTHING, BodyVerdict, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
@@ -38,8 +39,8 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
-_NEAR: Final = 3
-"""How many modules around a body are tried as a whole, where a difference may cancel again."""
+_NEAR: Final = 4
+"""How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
 
 
 @dataclass
@@ -146,19 +147,19 @@ class _Judge:
             return
         found.compared += said.compared
         found.same += said.same
-        found.findings += self._reconverging(body, said.findings, calls)
-        found.findings += self._rounded_constants(body, aligned)
+        found.findings += self._reconverging(setting, body, said.findings, calls)
+        found.findings += self._rounded_constants(setting, body, aligned)
         found.findings += self._sources(body, incoming)
         for call, reason in said.opaque:
             found.unjudged.setdefault(call, f"opaque: {reason}")
         found.judged.add(body.calls[1])
         found.judged.update(body.dissolved.target)
 
-    def _reconverging(self, body: Body, findings: list[Local], calls: Mapping[int, int]) -> list[Local]:
+    def _reconverging(self, setting: Setting, body: Body, findings: list[Local], calls: Mapping[int, int]) -> list[Local]:
         """The findings, with those of meaning marked where the programs of a module around meet again in all that it hands on."""
         if not any("meaning" in local.evidence and not local.notice for local in findings):
             return findings
-        where = self._meets_in(body, calls)
+        where = self._meets_in(setting, body, calls)
         if where is None:
             return findings
         return [
@@ -168,11 +169,12 @@ class _Judge:
             for local in findings
         ]
 
-    def _meets_in(self, body: Body, calls: Mapping[int, int]) -> str | None:
+    def _meets_in(self, setting: Setting, body: Body, calls: Mapping[int, int]) -> str | None:
         """The nearest module around a body whose programs, taken as a whole, compute the same; None where there is none near."""
         r, t = body.calls
-        for _ in range(_NEAR):
-            r, t = (int(run.file.calls.parent[call]) for run, call in zip(self.runs, (r, t), strict=True))
+        for step in range(_NEAR):
+            if step:
+                r, t = (int(run.file.calls.parent[call]) for run, call in zip(self.runs, (r, t), strict=True))
             if r < 0 or t < 0 or self._pairs.get(r) != t:
                 return None
             whole = whole_body(self.runs, (r, t))
@@ -182,7 +184,8 @@ class _Judge:
             incoming = Incoming(self.runs, whole, self._constants, calls, aligned, self.contents)
             programs = Programs(self.runs, whole, incoming, aligned, self.contents)
             try:
-                ours, theirs = programs.run("reference"), programs.run("target")
+                theirs = programs.run("target")
+                ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
             except CannotReplay:
                 return None
             if ours.opaque or theirs.opaque or not ours.cuts:
@@ -194,11 +197,12 @@ class _Judge:
                 return self.runs.target.file.site(t)
         return None
 
-    def _rounded_constants(self, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
+    def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
         """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""
         back = {t: r for r, t in aligned.items()}
+        declared = {*setting.expected_dtype.values(), setting.rounding.product_dtype}
         for call in body.items.target:
-            if self.runs.target.is_module(call):
+            if self.runs.target.is_module(call) or self.runs.target.is_view(self.runs.target.operation(call)):
                 continue
             for position, value in self.runs.target.operation(call).inputs.items():
                 weight = self.runs.target.weight(value)
@@ -206,20 +210,21 @@ class _Judge:
                     continue
                 self._told.add(weight[0])
                 pair = self._constants.pair(weight[0])
-                if pair is not None and pair.rounded is not None:
-                    statement = f"{weight[0]} was rounded to {pair.rounded} once"
-                    yield Local(
-                        (back.get(call, -1), call),
-                        position,
-                        Verdict.PRECISION,
-                        statement,
-                        pair.difference,
-                        0.0,
-                        "constants",
-                        cause="rounded-constant",
-                        kind="constant",
-                        evidence={"constant": weight[0], "dtype": pair.rounded},
-                    )
+                if pair is None or (pair.rounded is None and pair.quantised is None):
+                    continue
+                how = f"rounded to {pair.rounded} once" if pair.rounded is not None else f"quantised to {pair.quantised}"
+                yield Local(
+                    (back.get(call, -1), call),
+                    position,
+                    Verdict.DEFECT if pair.rounded is not None and pair.rounded not in declared else Verdict.PRECISION,
+                    f"{weight[0]} was {how}",
+                    pair.difference,
+                    0.0,
+                    "constants",
+                    cause="rounded-constant" if pair.rounded is not None else "quantised-weight",
+                    kind="constant" if pair.rounded is not None else "quantised",
+                    evidence={"constant": weight[0], "dtype": pair.rounded or pair.quantised},
+                )
 
     def _sources(self, body: Body, incoming: Incoming) -> Iterator[Local]:
         """Values that no recorded call made, held against each other."""

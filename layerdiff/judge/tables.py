@@ -62,6 +62,19 @@ class Source(IntEnum):
     PENDING = 3
 
 
+class Again(IntEnum):
+    """What a second run of the target says of a call: the column `again` of SITES."""
+
+    UNKNOWN = 0
+    SAME = 1
+    DIFFERS = 2
+    """Its results have other bits; what came in had other bits too, or a call inside it made them."""
+    ENTERS = 3
+    """The difference enters here."""
+    NOISE = 4
+    """It enters here, and the second run's local error is within what arithmetic allows."""
+
+
 SITES: Final[dict[str, np.dtype[Any]]] = {
     "site": TEXT,  # contracts: <module path>[/<operator>#<n>], '' is the root
     "kind": _CODE,  # trace.schema.CallKind
@@ -87,6 +100,9 @@ SITES: Final[dict[str, np.dtype[Any]]] = {
     "exact_allowed": _REAL,
     "exact_rule": TEXT,
     "local_sigma": _REAL,  # root mean square of the call's own excess over sigma
+    "again": _CODE,  # what a second run of the target says: Again
+    "again_rel_l2": _REAL,  # where noise enters: the difference of the two runs; nan elsewhere
+    "baseline_rel_l2": _REAL,  # the baseline's largest rel_l2 of a result against the reference; nan without one
 }
 
 PAIRS: Final[dict[str, np.dtype[Any]]] = {

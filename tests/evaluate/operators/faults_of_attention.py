@@ -14,7 +14,7 @@ from tests.evaluate.operators.families import Place
 from tests.evaluate.operators.fault import ADD, CAST, COMPARE, DIV, FILL, INDEX, MATMUL, MUL, SOFTMAX, VIEWS, Expected, Fault
 
 _CACHE = (*INDEX, "aten.index_copy_.default", "aten.index_copy.default", *ADD, "aten.arange.start", "aten.cat.default")
-_MASK = (*FILL, *COMPARE, *ADD)
+_MASK = (*FILL, *COMPARE, *ADD, "aten.arange.default", "aten.arange.start")  # a mask is made of positions
 
 
 def _steps(steps: type[Steps], operators: tuple[str, ...], *, needs: str | None = None) -> Callable[[Place], Expected | None]:
@@ -257,7 +257,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("soft cap missing", _steps(Uncapped, (*DIV, *MUL, "aten.tanh.default", *ADD), needs="softcap"))
     yield Fault("soft cap after the mask", _steps(CappedAfterMask, (*DIV, *ADD, *MUL, "aten.tanh.default"), needs="softcap"))
     yield Fault("soft cap x2", _attribute("softcap", lambda c: c * 2, (*DIV, *MUL)))
-    yield Fault("not causal", _steps(NotCausal, (*ADD, *SOFTMAX)))
+    yield Fault("not causal", _steps(NotCausal, (*_MASK, *SOFTMAX)))
     yield Fault("mask sees the next token", _steps(SeesTheNext, (*_MASK, "aten.lt.Scalar", "aten.zeros_like.default")))
     yield Fault("mask off by one for all layers", _root_mask(lambda m: torch.roll(m, 1, -1)))
     yield Fault("causal from the first key", _steps(CausalFromTheTop, (*_MASK, "aten.lt.Tensor")), "decode")
@@ -282,7 +282,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("last key lost in decode", _steps(LastKeyLost, (*INDEX, *MATMUL)), "decode")
     yield Fault("stale value in the cache", _steps(StaleValue, (*_CACHE, "aten.cat.default")), "decode")
     yield Fault("scale of cached values lost", _steps(ScaleOfValuesLost, (*MUL, *_CACHE)), "decode")
-    yield Fault("int8 cache", _steps(Int8Cache, ("aten.round.default", "aten.clamp.default", *DIV, *MUL)), "decode")
+    yield Fault("int8 cache", _steps(Int8Cache, ("aten.round.default", "aten.clamp.default", "aten.abs.default", "aten.amax.default", *DIV, *MUL)), "decode")
     yield Fault("cache written a slot further", _own(_steps(ShiftedSlots, _CACHE)), "decode")
     yield Fault("stale page", _own(_steps(StalePage, _CACHE)), "decode")
     yield Fault("head of the cache not written", _own(_steps(UnwrittenHead, (*_CACHE, "aten.slice.Tensor"))), "decode")

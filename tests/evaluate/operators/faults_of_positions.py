@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tests.evaluate.operators.attention import Steps, rotate_half, use
 from tests.evaluate.operators.families import Place
-from tests.evaluate.operators.fault import ADD, CAST, INDEX, MUL, Expected, Fault
+from tests.evaluate.operators.fault import ADD, CAST, INDEX, MUL, SUB, Expected, Fault
 
-_ROTATION = (*MUL, *ADD, *INDEX, "aten.cat.default", "aten.neg.default", "aten.stack.default", "aten.roll.default")
+_ROTATION = (*MUL, *ADD, *SUB, *CAST, *INDEX, "aten.cat.default", "aten.neg.default", "aten.stack.default", "aten.roll.default")
 _TABLE = (
     *MUL,
     *CAST,

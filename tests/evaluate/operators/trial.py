@@ -190,6 +190,8 @@ class _Found:
     value: str
     verdict: str
     defect: bool
+    lost: bool = False
+    """A module that the target never runs."""
 
     def __str__(self) -> str:
         return f"{self.module}/{self.operator} {self.value} {self.verdict}"
@@ -202,7 +204,13 @@ def _found(comparison: Comparison) -> Iterator[_Found]:
         for site in dict.fromkeys((origin.site, *further)):
             module, _, call = site.partition("/")
             operator = call.partition("#")[0] or getattr(origin, "operator", None) or ""
-            yield _Found(module, operator, str(origin.value), origin.verdict.label, origin.defect)
+            lost = origin.cause == "module-missing"
+            yield _Found(module, operator, str(origin.value), origin.verdict.label, origin.defect, lost)
+
+
+def _inside(module: str, modules: tuple[str, ...]) -> bool:
+    """Whether a module is one of `modules`, or a child of one: a child that is never run is where its parent is wrong."""
+    return any(module == glob or module.rpartition(".")[0] == glob for glob in modules)
 
 
 def _outcome(row: str, command: str, comparison: Comparison, expected: tuple[Expected, ...], trap: bool, seconds: float) -> Outcome:
@@ -212,11 +220,12 @@ def _outcome(row: str, command: str, comparison: Comparison, expected: tuple[Exp
     for known in expected:
         named = any(weight in text for weight in known.weights for kind, text, _ in notices if kind in ("weight-differs", "constant-dtype"))
         named |= any(kind in known.notices for kind, _, _ in notices)
-        there = [one for one in found if one.module in known.modules]
-        places.append(bool(there) or named)
+        there = [one for one in found if one.module in known.modules or (one.lost and _inside(one.module, known.modules))]
+        places.append(bool(there) or named or (trap and not comparison.defect))
         weights = [weight.rpartition(".")[2] for weight in known.weights]
-        right = (not known.operators or one.operator in known.operators or any(weight in one.value for weight in weights) for one in there)
-        operators.append(named or any(right))
+        right = (not known.operators or one.lost or one.operator in known.operators or any(weight in one.value for weight in weights) for one in there)
+        operators.append(named or any(right) or (trap and not comparison.defect))
+    found = [one for one in found if not (one.lost and any(_inside(one.module, known.modules) for known in expected))]
     allowed = [glob for known in expected for glob in (*known.modules, *known.also)]
     elsewhere = [str(one) for one in found if one.defect and not any(fnmatchcase(one.module, glob) for glob in allowed)]
     if not expected:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from captures.llama import RMSNorm
 from layerdiff import Recorder, compare_traces
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.schema import Role
 from tests.judge.judging import Tables
-from tests.models import RMSNorm
 
 CACHE = 1.5e-3
 

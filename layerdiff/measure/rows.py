@@ -44,13 +44,14 @@ def row_difference(reference: NDArray[Any], target: NDArray[Any]) -> RowDifferen
         off = np.where(finite, np.abs(reference - target), np.where(same, 0.0, np.inf))
         width = reference.shape[-1] if reference.ndim else 1
         off = off.reshape(-1, width)
-        r2, t2 = (np.where(finite, np.square(np.abs(x)), 0.0).reshape(-1, width) for x in (reference, target))
-        rms = np.sqrt(t2.mean(axis=1))
+        r, t = (np.where(finite, np.abs(x), 0.0).reshape(-1, width) for x in (reference, target))
+        top = t.max(axis=1)  # so that no square overflows, or vanishes
+        rms = top * np.sqrt(np.square(t / np.where(top > 0, top, 1.0)[:, None]).mean(axis=1))
         whole = float(np.median(rms))
         scale = np.maximum(rms, FLOOR * whole)
         row = off.max(axis=1)
         figures = np.where(row > 0, np.where(scale > 0, row / np.where(scale > 0, scale, 1.0), np.inf), 0.0)
-        if not t2.any() or not r2.any():  # an all-zero side compares exactly
+        if not t.any() or not r.any():  # an all-zero side compares exactly
             figures = np.where(row > 0, np.inf, 0.0)
     at = int(np.argmax(figures))
     figure = float(figures[at])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,19 @@ def bind(arguments: Arguments, names: tuple[str, ...], **defaults: Any) -> tuple
     if missing:
         raise ContractError(f"An operator was called without {', '.join(missing)}.")
     return tuple(known[name] if name in known else defaults[name] for name in names)
+
+
+MOST_ELEMENTS: Final = 1 << 30
+"""Elements of an array that a contract makes at most; a recorded shape may claim anything."""
+
+
+def bounded(*sizes: int) -> None:
+    """Raises ContractError where an array of these dimensions would have more than MOST_ELEMENTS."""
+    count = 1
+    for size in sizes:
+        count *= max(int(size), 0)
+    if count > MOST_ELEMENTS:
+        raise ContractError(f"The call would make {count} elements; at most {MOST_ELEMENTS} are replayed.")
 
 
 def is_scalar(value: Any) -> bool:

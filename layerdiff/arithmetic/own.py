@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Contract, Spread
+from layerdiff.arithmetic.contract import Contract, ContractError, Spread
 from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named
 from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Explanation, Residual, ratio, rms
 from layerdiff.arithmetic.structure import explanation_for
@@ -82,16 +82,19 @@ def replay_call(
         accumulator: the declared format; None for fp32, or float64 where a result or an operand format is float64.
         dead: for each result a mask of elements that are not compared, or None.
 
-    Raises ContractError for arguments that the contract does not know, ValueError for a contract without `exact`.
+    Raises ContractError for arguments that the contract does not know or that do not fit each other, ValueError where it has no `exact`.
     """
     if contract.exact is None:
         raise ValueError("This contract has no exact function; run the operator elsewhere and call own_replay.")
     declared = accumulator or accumulator_for(*dtypes)
-    with np.errstate(all="ignore"):
-        exact = contract.exact(arguments)
-        if contract.settle is not None:
-            exact = contract.settle(arguments, exact, tuple(recorded))
-        spreads = contract.spread(arguments, exact, declared)
+    try:
+        with np.errstate(all="ignore"):
+            exact = contract.exact(arguments)
+            if contract.settle is not None:
+                exact = contract.settle(arguments, exact, tuple(recorded))
+            spreads = contract.spread(arguments, exact, declared)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise ContractError(f"The recorded arguments do not fit the operator: {type(error).__name__}: {error}") from error
     product = contract.product
 
     def explain(residual: Residual) -> Explanation | None:

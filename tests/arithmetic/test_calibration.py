@@ -93,6 +93,8 @@ def test_functions_of_one_operand(name: str, kind: str, dtype: torch.dtype) -> N
     x = numbers(4000, dtype=dtype) * 3
     x = {"any": x, "positive": x.abs() + 2e-3, "fraction": x.clamp(-0.98, 0.98)}[kind]
     held(getattr(aten, name).default, x)
+    if dtype is torch.float32:  # what is allowed is at most twice what torch's kernels need, and gelu's erf needs more
+        assert replayed(getattr(aten, name).default, x).measured <= (0.5 if name != "gelu" else 0.75)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -108,6 +110,8 @@ def test_functions_of_more_operands(dtype: torch.dtype) -> None:
     held(aten.mul.Tensor, x, y)
     held(aten.mul.Tensor, x, 0.1)
     held(aten.mul.Tensor, x, torch.arange(4000))
+    held(aten.add.Tensor, x, torch.tensor(0.1))
+    held(aten.mul.Tensor, torch.tensor(0.1), x)
     held(aten.div.Tensor, x, y)
     held(aten.div.Tensor, x, 3.3)
     for exponent in (2, 3, 0.5, -0.5, -1, -2, 1.7):

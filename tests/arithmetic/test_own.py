@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerdiff.arithmetic.contract import EXACT, Spread
+from layerdiff.arithmetic.contract import EXACT, ContractError, Spread
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT32, round_to
-from layerdiff.arithmetic.own import Own, own_replay
+from layerdiff.arithmetic.own import Own, own_replay, replay_call
+from layerdiff.arithmetic.registry import contract_of
+from layerdiff.trace.arguments import Arguments
 
 
 def ladder(recorded, exact, sigma=0.0, bound=0.0, terms=1, dtype="float32", accumulator=FLOAT32, **more) -> Own:
@@ -150,3 +152,19 @@ def test_sigma_is_refined_where_the_closed_form_is_too_small() -> None:
     spread = Spread(np.full(1000, 2.0**-12), np.ones(1000), 100, refine)
     assert "order-consistent" == own_replay([recorded], ["float32"], [exact], [spread], FLOAT32).verdict
     assert [1000] == asked
+
+
+def test_arguments_that_do_not_fit_and_sizes_without_bound_are_no_crash() -> None:
+    for name, arguments in [
+        ("aten.mm.default", (np.ones((3, 4)), np.ones((5, 6)))),
+        ("aten.embedding.default", (np.ones((3, 4)), np.array([7]))),
+        ("aten.repeat.default", (np.ones(3), [1 << 40])),
+        ("aten.arange.default", (1 << 40,)),
+        ("aten.constant_pad_nd.default", (np.ones(3), [0, 1 << 40])),
+        ("aten.mm.default", (np.ones((1 << 17, 1)), np.ones((1, 1 << 17)))),
+        ("aten.add.Tensor", (np.ones(3),)),
+    ]:
+        contract = contract_of(name)
+        assert contract is not None
+        with pytest.raises(ContractError):
+            replay_call(contract, Arguments(arguments, {}), [np.ones(3)], ["float32"])

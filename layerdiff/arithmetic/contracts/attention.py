@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind, grid_of
+from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind, bounded, grid_of
 from layerdiff.arithmetic.contracts.elementwise import TRANSCENDENTAL
 from layerdiff.arithmetic.contracts.softmax import denominator_sigma
 from layerdiff.arithmetic.formats import Format
@@ -77,6 +77,7 @@ def _call(name: str, arguments: Arguments) -> _Call:
     if key.shape[:-2] != lead and len(lead) > 1 and key.shape[-3] and lead[-1] % key.shape[-3] == 0:
         key, value = (np.repeat(x, lead[-1] // x.shape[-3], axis=-3) for x in (key, value))
     key, value = (np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) for x in (key, value))
+    bounded(rows, keys)
     mask = found.get("attn_mask")
     if mask is not None:
         if mask.dtype.kind == "b":  # the composite adds what it is given, the fused ones take a bool as "may attend"

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind, grid_of
+from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind, bounded, grid_of
 from layerdiff.arithmetic.formats import Format
 from layerdiff.arithmetic.sums import ROUNDING_VARIANCE, gamma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
@@ -61,6 +61,7 @@ def _convolved(x: Array, weight: Array, call: _Call) -> Array:
         )
         full = tuple(max(sizes[i] + 2 * call.padding[i], 0) for i in range(rank))
         outputs = weight.shape[1]
+        bounded(n, groups, outputs, *full)
         made = np.zeros((n, groups, outputs, *full))
         left = weight.reshape(groups, channels // groups, outputs, *kernel)
         flat = x.reshape(n, groups, channels // groups, -1)
@@ -70,6 +71,7 @@ def _convolved(x: Array, weight: Array, call: _Call) -> Array:
             made[(slice(None),) * 3 + key] += part
         inner = tuple(slice(call.padding[i], call.padding[i] + sizes[i]) for i in range(rank))
         return made[(slice(None),) * 3 + inner].reshape(n, groups * outputs, *sizes)
+    bounded(n, channels, *(size + 2 * p for size, p in zip(x.shape[2:], call.padding, strict=True)))
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in call.padding)])
     sizes = tuple((padded.shape[2 + i] - call.dilation[i] * (kernel[i] - 1) - 1) // call.stride[i] + 1 for i in range(rank))
     outputs = weight.shape[0] // groups

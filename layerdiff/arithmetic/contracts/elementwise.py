@@ -204,7 +204,7 @@ def _contract(function: Function, bound: Bound, names: tuple[str, ...] = ("self"
             return results
         with np.errstate(all="ignore"):
             other = np.asarray(function(*rounded))
-        return (closer(recorded[0], results[0], other, grid_of(*operands)),)
+        return (closer(recorded[0], results[0], other, grid_of(*(x for x in operands if np.ndim(x)))),)
 
     return Contract(exact, spread, settle if len(names) > 1 else None)
 
@@ -214,12 +214,16 @@ def as_rounded(operands: tuple[Any, ...], wide: bool = False) -> tuple[Any, ...]
 
     A grid of fp32 is left alone unless `wide`: there a bound covers it, except where results are discrete.
     """
-    grid = grid_of(*operands)
-    if (grid is FLOAT32 and not wide) or not any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in operands):
+    floats = [x for x in operands if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+    shaped = [x for x in floats if x.ndim]  # a tensor of no dimensions takes part as a number does
+    grid = grid_of(*(shaped or floats))
+    if (grid is FLOAT32 and not wide) or not floats:
         return None
     changed = False
     rounded: list[Any] = []
     for x in operands:
+        if shaped and isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind == "f":
+            x = float(x)
         if isinstance(x, float) and np.isfinite(x):
             near = float(round_to(np.asarray(x), grid))
             changed, x = changed or near != x, near

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import EXACT, Array, Contract, ContractError, Spread, bind, dtype_kind, grid_of
+from layerdiff.arithmetic.contract import EXACT, Array, Contract, ContractError, Spread, bind, bounded, dtype_kind, grid_of
 from layerdiff.arithmetic.contracts.copies import as_kind, nothing
 from layerdiff.arithmetic.formats import Format, format_named
 from layerdiff.arithmetic.sums import gamma
@@ -64,13 +64,17 @@ def _gather(x: Array, dim: int, index: Array, _sparse: bool) -> Array:
 
 
 def _embedding(weight: Array, indices: Array, *_: Any) -> Array:
+    bounded(*indices.shape, *weight.shape[1:])
     return np.asarray(weight[indices])
 
 
 def _pad(x: Array, pad: list[int], value: float) -> Array:
+    if len(pad) > 2 * x.ndim:
+        raise ContractError(f"A padding of {len(pad)} numbers for {x.ndim} dimensions.")
     widths = [(0, 0)] * x.ndim
     for place in range(len(pad) // 2):
         widths[x.ndim - 1 - place] = (pad[2 * place], pad[2 * place + 1])
+    bounded(*(size + max(a, 0) + max(b, 0) for size, (a, b) in zip(x.shape, widths, strict=True)))
     grown = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in widths], constant_values=value)
     return np.asarray(grown[tuple(slice(max(-a, 0), grown.shape[i] - max(-b, 0)) for i, (a, b) in enumerate(widths))])
 
@@ -87,10 +91,12 @@ def _roll(x: Array, shifts: Any, dims: Any) -> Array:
 
 
 def _repeat(x: Array, repeats: list[int]) -> Array:
+    bounded(x.size, *repeats)
     return np.tile(x.reshape((1,) * (len(repeats) - x.ndim) + x.shape), tuple(repeats))
 
 
 def _repeat_interleave(x: Array, repeats: Any, dim: Any, _: Any) -> Array:
+    bounded(x.size, int(np.max(repeats, initial=0)))
     return np.repeat(x.reshape(-1) if dim is None else x, repeats, axis=0 if dim is None else dim)
 
 
@@ -264,6 +270,7 @@ def _arange(arguments: Arguments) -> tuple[Array, ...]:
     start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     kind = dtype_kind(arguments.kwargs.get("dtype"))
     count = max(0, int(np.ceil((end - start) / step)))
+    bounded(count)
     made = start + step * np.arange(count)
     return (as_kind(np.asarray(made, np.float64), kind) if kind else made,)
 
@@ -288,7 +295,7 @@ def _constant(value: float, sized: bool) -> Contract:
             kind = kind or first.dtype.kind
         else:
             shape = tuple(first)
-        return (as_kind(np.full(shape, value), kind),)
+        return (np.broadcast_to(as_kind(np.asarray(value), kind), shape),)
 
     return Contract(exact, nothing)
 
@@ -299,7 +306,7 @@ def _full(arguments: Arguments) -> tuple[Array, ...]:
     value = arguments.args[-1]
     shape = tuple(arguments.args[1]) if of_tensor and len(arguments.args) > 2 else first.shape if of_tensor else tuple(first)
     kind = dtype_kind(arguments.kwargs.get("dtype")) or (first.dtype.kind if of_tensor else None)
-    return (as_kind(np.full(shape, value), kind),)
+    return (np.broadcast_to(as_kind(np.asarray(value), kind), shape),)
 
 
 def _scalar_tensor(arguments: Arguments) -> tuple[Array, ...]:
@@ -311,6 +318,7 @@ def _nonzero(x: Array) -> Array:
 
 
 def _index_select(x: Array, dim: int, index: Array) -> NDArray[Any]:
+    bounded(x.size // max(x.shape[dim], 1) if x.ndim else 1, index.size)
     return np.take(x, index, axis=dim) if x.ndim else x
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import EXACT, Array, Contract, Product, Spread, bind
+from layerdiff.arithmetic.contract import EXACT, Array, Contract, Product, Spread, bind, bounded
 from layerdiff.arithmetic.formats import Format
 from layerdiff.arithmetic.sums import ROUNDING_VARIANCE, gamma, prefix_sigma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
@@ -112,6 +112,7 @@ def _contract(name: str) -> Contract:
 
     def exact(arguments: Arguments) -> tuple[Array, ...]:
         left, right, added, beta, alpha = parts(arguments)
+        bounded(*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
         with np.errstate(all="ignore"):
             y = np.matmul(left, right)
             if alpha != 1:

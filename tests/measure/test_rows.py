@@ -17,7 +17,7 @@ def figure(reference: object, target: object) -> float:
 
 
 def test_the_largest_difference_of_a_row_over_its_root_mean_square() -> None:
-    other = ROW + [0, 0.5, 0, -0.25]
+    other = ROW + np.array([0, 0.5, 0, -0.25])
     assert RowDifference(0.5 / 2.5, 1, 0.5, 1) == row_difference(other, ROW)
 
 
@@ -70,7 +70,7 @@ def test_shapes_that_differ_are_refused() -> None:
 
 def test_complex_numbers_by_their_size() -> None:
     target = np.array([3.0 + 4.0j, 0.0])  # root mean square 5 / sqrt 2
-    assert 1.0 / (5.0 / math.sqrt(2.0)) == pytest.approx(figure(target + [1j, 0], target), rel=1e-12)
+    assert 1.0 / (5.0 / math.sqrt(2.0)) == pytest.approx(figure(target + np.array([1j, 0]), target), rel=1e-12)
 
 
 def test_huge_numbers_do_not_overflow_into_agreement() -> None:

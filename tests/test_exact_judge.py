@@ -1,0 +1,524 @@
+"""The exact judge, from the recording of a small model to what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import layerdiff.saved
+from captures.kernels import PRODUCTS, Kernel, product, split_dropped
+from layerdiff.compare import compare_traces, judge_again
+from layerdiff.judge.tables import Verdict
+from layerdiff.saved.comparison import Comparison
+from layerdiff.saved.file import open_comparison, save
+from tests.models import MiniLlama, tokens
+from tests.programs import IDS, Cached, Decoder, Experts, decoder, experts, random, record, seeded
+
+Record = Callable[..., Path]
+BF16 = torch.bfloat16
+LOWEST = torch.finfo(torch.float32).min
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Records a model into a file of its own."""
+    folder, numbers = tmp_path_factory.mktemp("traces"), count()
+    return lambda model, *inputs, **options: record(folder / f"{next(numbers)}.h5", model, *inputs, **options)
+
+
+@pytest.fixture(scope="module")
+def reference(write: Record) -> Path:
+    return write(decoder(), IDS)
+
+
+def origins(comparison: Comparison) -> list[tuple[str, str, str | None]]:
+    return [(origin.site, origin.verdict.label, origin.cause) for origin in comparison.origins]
+
+
+def kinds(comparison: Comparison) -> set[str]:
+    return {notice.kind for notice in comparison.notices}
+
+
+def verdict_at(comparison: Comparison, site: str) -> str:
+    rows = [row for row, text in enumerate(comparison.sites["site"].tolist()) if comparison.texts[text] == site]
+    return Verdict(int(comparison.sites["verdict"][rows[0]])).label
+
+
+def statement_at(comparison: Comparison, site: str) -> str | None:
+    rows = [row for row, text in enumerate(comparison.sites["site"].tolist()) if comparison.texts[text] == site]
+    return comparison.texts[int(comparison.sites["statement"][rows[0]])]
+
+
+# faults in a program
+
+
+def epsilon(model: Decoder) -> None:
+    model.layers[1].input_layernorm.variance_epsilon = 1e-5
+
+
+def scale(model: Decoder) -> None:
+    model.layers[0].self_attn.scale = 1.0
+
+
+def swapped(model: Decoder) -> None:
+    mlp = model.layers[1].mlp
+    mlp.forward = lambda x: mlp.down_proj(mlp.gate_proj(x) * functional.silu(mlp.up_proj(x)))
+
+
+def commuted(model: Decoder) -> None:
+    mlp = model.layers[1].mlp
+    mlp.forward = lambda x: mlp.down_proj(mlp.up_proj(x) * functional.silu(mlp.gate_proj(x)))
+
+
+def without_residual(model: Decoder) -> None:
+    layer = model.layers[0]
+
+    def forward(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return layer.mlp(layer.post_attention_layernorm(x + layer.self_attn(layer.input_layernorm(x), mask)))
+
+    layer.forward = forward
+
+
+def another_weight(model: Decoder) -> None:
+    model.layers[1].self_attn.v_proj.weight.mul_(1.01)
+
+
+def norm_of_another_kind(model: Decoder) -> None:
+    norm = model.layers[0].input_layernorm
+    norm.variance_epsilon = 1e-5
+    norm.weight.mul_(1.01)
+
+
+EPSILON = ("layers.1.input_layernorm/aten.add.Tensor#0", "defect", "rmsnorm-eps")
+SCALE = ("layers.0.self_attn/aten.mul.Tensor#5", "defect", "scalar-differs")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (epsilon, [EPSILON]),
+        (scale, [SCALE]),
+        (without_residual, [("layers.0/aten.add.Tensor#1", "defect", "operator-missing")]),
+        (another_weight, [("layers.1.self_attn.v_proj/aten.mm.default#0", "defect", "weight-differs")]),
+        (lambda model: (epsilon(model), scale(model)), [SCALE, EPSILON]),
+        (
+            norm_of_another_kind,
+            [
+                ("layers.0.input_layernorm/aten.add.Tensor#0", "defect", "rmsnorm-eps"),
+                ("layers.0.input_layernorm/aten.mul.Tensor#1", "defect", "weight-differs"),
+            ],
+        ),
+        (commuted, []),
+    ],
+    ids=["epsilon", "scale", "residual", "weight", "two bodies", "two in one body", "commuted"],
+)
+def test_faults_of_programs(
+    write: Record, reference: Path, change: Callable[[Decoder], Any], expected: list[Any], dtype: torch.dtype
+) -> None:
+    comparison = compare_traces(reference, write(decoder(change, dtype), IDS))
+    assert expected == origins(comparison)
+    assert bool(expected) == comparison.defect
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
+def test_gate_and_up_exchanged_in_code(write: Record, reference: Path, dtype: torch.dtype) -> None:
+    """Both operands of the product are others: the activation is given another value, and the product has one that was gated not."""
+    comparison = compare_traces(reference, write(decoder(swapped, dtype), IDS))
+    assert ["layers.1.mlp/aten.silu.default#0", "layers.1.mlp/aten.mul.Tensor#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+
+
+def test_the_static_difference_is_the_evidence(write: Record, reference: Path) -> None:
+    (origin,) = compare_traces(reference, write(decoder(epsilon, BF16), IDS)).origins
+    assert "add(1e-05), reference add(1e-06)" == origin.statement
+    assert "aten.add.Tensor" == origin.operator
+    assert "meaning" in origin.rule
+    assert 1e-9 < origin.measured < 1e-3  # far below a rounding of bfloat16, 4e-3
+
+
+def test_the_same_run_again_is_identical(write: Record, reference: Path) -> None:
+    comparison = compare_traces(reference, write(decoder(), IDS))
+    assert (Verdict.IDENTICAL, False, [], set()) == (comparison.verdict, comparison.defect, origins(comparison), kinds(comparison))
+
+
+# faults below the recorder
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
+def test_a_kernel_that_drops_a_part_of_its_sum(write: Record, reference: Path, dtype: torch.dtype) -> None:
+    model = decoder(dtype=dtype)
+    broken = Kernel(model.layers[0].mlp.down_proj, PRODUCTS, product(split_dropped))
+    comparison = compare_traces(reference, write(model, IDS, below=[broken]))
+    assert ["layers.0.mlp.down_proj/aten.mm.default#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+
+
+def test_one_wrong_element_of_a_kernel(write: Record, reference: Path) -> None:
+    def one(func: Any, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+        changed = result.clone()
+        changed.view(-1)[7] *= 1 + 1e-4
+        return changed
+
+    model = decoder()
+    comparison = compare_traces(reference, write(model, IDS, below=[Kernel(model.layers[1].mlp, ("aten.mul.Tensor",), one)]))
+    (origin,) = comparison.origins
+    assert "layers.1.mlp/aten.mul.Tensor#0" == origin.site
+    assert "1 of 288 elements" in origin.statement  # 2 x 6 x 24
+
+
+# what is no fault
+
+
+def fused(model: Decoder) -> None:
+    for layer in model.layers:
+        layer.self_attn.fused = True
+
+
+@pytest.fixture(scope="module")
+def mask() -> Tensor:
+    """Which key a query may see: those before it, and in the second row not the first two, but for itself."""
+    seen = torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6).clone()
+    seen[1, :, :, :2] = False
+    seen[:, :, range(6), range(6)] = True
+    return seen
+
+
+@pytest.fixture(scope="module")
+def masked(write: Record, mask: Tensor) -> Path:
+    return write(decoder(), IDS, torch.zeros(2, 1, 6, 6).masked_fill(~mask, LOWEST))
+
+
+@pytest.mark.parametrize(
+    ("change", "as_given"),
+    [
+        (fused, lambda seen: torch.zeros(2, 1, 6, 6).masked_fill(~seen, LOWEST)),
+        (fused, lambda seen: seen),
+        (None, lambda seen: torch.zeros(2, 1, 6, 6).masked_fill(~seen, -torch.inf)),
+    ],
+    ids=["sdpa", "sdpa, boolean mask", "eager, -inf"],
+)
+def test_another_attention_and_another_form_of_its_mask(
+    write: Record, masked: Path, mask: Tensor, change: Any, as_given: Callable[[Tensor], Tensor]
+) -> None:
+    comparison = compare_traces(masked, write(decoder(change), IDS, as_given(mask)))
+    assert ([], False) == (origins(comparison), comparison.defect)
+
+
+def test_a_mask_that_lets_through_what_it_should_hide(write: Record, masked: Path, mask: Tensor) -> None:
+    comparison = compare_traces(masked, write(decoder(), IDS, torch.zeros(2, 1, 6, 6)))
+    assert ([], True) == (origins(comparison), comparison.defect)
+    assert "input-differs" in kinds(comparison)
+
+
+class FusedProjections(nn.Module):
+    """Attention with one projection in place of three."""
+
+    def __init__(self, attention: Any, order: tuple[int, int, int] = (0, 1, 2)) -> None:
+        super().__init__()
+        parts = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+        self.qkv_proj = nn.Linear(16, 48, bias=False)
+        self.qkv_proj.weight = nn.Parameter(torch.cat([parts[i] for i in order]))
+        self.o_proj = attention.o_proj
+        self._attention = [attention]
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        parts = self.qkv_proj(x).chunk(3, -1)
+        whole = self._attention[0]
+        kept = {name: whole._modules.pop(name) for name in ("q_proj", "k_proj", "v_proj")}
+        for name, part in zip(kept, parts, strict=True):
+            object.__setattr__(whole, name, lambda _, part=part: part)
+        try:
+            return type(whole).forward(whole, x, mask)
+        finally:
+            for name, module in kept.items():
+                object.__delattr__(whole, name)
+                whole._modules[name] = module
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
+def test_projections_fused_into_one(write: Record, reference: Path, dtype: torch.dtype) -> None:
+    def fuse(model: Decoder) -> None:
+        for layer in model.layers:
+            layer.self_attn = FusedProjections(layer.self_attn)
+
+    comparison = compare_traces(reference, write(decoder(fuse, dtype), IDS))
+    assert ([], False) == (origins(comparison), comparison.defect)
+    assert verdict_at(comparison, "layers.0.self_attn") == ("identical" if dtype == torch.float32 else "inherited")
+    assert "not-comparable" == verdict_at(comparison, "layers.0.self_attn.qkv_proj")
+
+
+def test_projections_fused_in_the_wrong_order(write: Record, reference: Path) -> None:
+    def fuse(model: Decoder) -> None:
+        model.layers[1].self_attn = FusedProjections(model.layers[1].self_attn, (1, 0, 2))
+
+    comparison = compare_traces(reference, write(decoder(fuse), IDS))
+    assert ["layers.1.self_attn.qkv_proj/aten.mm.default#0"] == [origin.site for origin in comparison.origins]
+
+
+def test_autocast(write: Record, reference: Path) -> None:
+    comparison = compare_traces(reference, write(decoder(), IDS, below=[torch.autocast("cpu", BF16)]))
+    assert ([], False) == (origins(comparison), comparison.defect)
+
+
+def test_an_epsilon_under_autocast(write: Record, reference: Path) -> None:
+    comparison = compare_traces(reference, write(decoder(epsilon), IDS, below=[torch.autocast("cpu", BF16)]))
+    assert [EPSILON] == origins(comparison)
+
+
+def test_a_bf16_reference_and_target(write: Record) -> None:
+    one = write(decoder(dtype=BF16), IDS)
+    comparison = compare_traces(one, write(decoder(fused, BF16), IDS))
+    assert ([], False) == (origins(comparison), comparison.defect)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
+def test_positions_that_cancel_again(write: Record, dtype: torch.dtype) -> None:
+    """Queries and keys both five positions further on: cosines differ, scores do not."""
+
+    def shifted(by: int, of: torch.dtype = torch.float32) -> Path:
+        model = MiniLlama().to(of)
+        rotary = model.rotary_emb.forward
+        model.rotary_emb.forward = lambda x, positions: rotary(x, positions + by)
+        return write(model, tokens())
+
+    comparison = compare_traces(shifted(0), shifted(5, dtype))
+    assert [("rotary_emb/aten.add.Tensor#0", "reconverges", None)] == origins(comparison)
+    assert not comparison.defect
+
+
+def test_another_base_of_positions_does_not_cancel(write: Record) -> None:
+    comparison = compare_traces(write(MiniLlama(), tokens()), write(MiniLlama(base=5000.0), tokens()))
+    assert [("rotary_emb/aten.pow.Scalar#0", "defect", "scalar-differs")] == origins(comparison)
+
+
+# choices
+
+X = random(3, 5, 16)
+
+
+def test_a_choice_that_hangs_by_a_rounding(write: Record) -> None:
+    comparison = compare_traces(write(experts(), X), write(experts(dtype=BF16), X.to(BF16)))
+    assert ([], False) == (origins(comparison), comparison.defect)
+    assert "carried-flip" in kinds(comparison)
+
+
+def test_a_choice_from_scores_that_were_rounded_more_than_the_run_rounds(write: Record) -> None:
+
+    def coarse(model: Experts) -> None:
+        model.choose = lambda scores: (scores.to(BF16).float() * 1.0).topk(2, -1)
+
+    comparison = compare_traces(write(experts(apart=1e-4), X), write(experts(coarse, apart=1e-4), X))
+    assert ["/aten.topk.default#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+
+
+def test_a_wrong_choice(write: Record) -> None:
+    model = experts()
+    other = Kernel(model, ("aten.topk.default",), lambda func, args, kwargs, result: (result[0].clone(), (result[1] + 1) % 4))
+    comparison = compare_traces(write(experts(), X), write(model, X, below=[other]))
+    assert ["/aten.topk.default#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+
+
+def test_the_least_in_place_of_the_most(write: Record) -> None:
+    def least(model: Experts) -> None:
+        model.choose = lambda scores: scores.topk(2, -1, largest=False)
+
+    comparison = compare_traces(write(experts(), X), write(experts(least), X))
+    assert ["/aten.topk.default#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+
+
+def test_values_that_tie_in_another_order(write: Record) -> None:
+    model = experts(apart=0.0)
+
+    def exchanged(func: Any, args: Any, kwargs: Any, result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        values, indices = result
+        return values.clone(), torch.where(indices < 2, 1 - indices, indices)
+
+    comparison = compare_traces(write(experts(apart=0.0), X), write(model, X, below=[Kernel(model, ("aten.topk.default",), exchanged)]))
+    assert ([], False) == (origins(comparison), comparison.defect)
+    assert "tie-order" in kinds(comparison)
+
+
+def test_a_sort_in_place_of_a_top_k(write: Record) -> None:
+    def sort(model: Experts) -> None:
+        def choose(scores: Tensor) -> tuple[Tensor, Tensor]:
+            values, indices = scores.sort(-1, descending=True)
+            return values[..., :2], indices[..., :2]
+
+        model.choose = choose
+
+    comparison = compare_traces(write(experts(apart=0.5), X), write(experts(sort, apart=0.5), X))
+    assert ([], False) == (origins(comparison), comparison.defect)
+
+
+# state and draws
+
+STEPS = [(random(2, length, 16, seed=length + number),) for number, length in enumerate((3, 1, 1))]
+
+
+@pytest.fixture(scope="module")
+def decoded(write: Record) -> Path:
+    return write(seeded(Cached()), steps=STEPS)
+
+
+def test_decoding_with_a_static_cache(write: Record, decoded: Path) -> None:
+    same = compare_traces(decoded, write(seeded(Cached()), steps=STEPS))
+    assert (Verdict.IDENTICAL, []) == (same.verdict, origins(same))
+    coarse = compare_traces(decoded, write(seeded(Cached()).to(BF16), steps=[(x.to(BF16),) for (x,) in STEPS]))
+    assert ([], False) == (origins(coarse), coarse.defect)
+
+
+def test_a_cache_that_is_written_one_place_too_early(write: Record, decoded: Path) -> None:
+    model = seeded(Cached())
+    forward = model.forward
+
+    def early(x: Tensor) -> Tensor:
+        if x.shape[1] == 1:
+            model.seen.sub_(1)
+        return forward(x)
+
+    model.forward = early
+    comparison = compare_traces(decoded, write(model, steps=STEPS))
+    assert ["/aten.sub_.Tensor#0"] == [origin.site for origin in comparison.origins]
+    assert [1] == [origin.step for origin in comparison.origins]
+
+
+class Dropping(nn.Module):
+    def __init__(self, drop: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.drop, self.second = nn.Linear(16, 16), drop, nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.drop(self.first(x)).relu())
+
+
+def mask_and_scale(x: Tensor, drawn: float, kept: float = 0.7) -> Tensor:
+    return x * torch.empty_like(x).bernoulli_(drawn) / kept
+
+
+def dropped(write: Record, drop: Callable[[Tensor], Tensor], seed: int = 0, dtype: torch.dtype = torch.float32) -> Path:
+    torch.manual_seed(seed)
+    return write(seeded(Dropping(drop)).to(dtype), X[:, 0].to(dtype))
+
+
+def test_draws_are_taken_as_they_were_recorded(write: Record) -> None:
+    reference = dropped(write, partial(functional.dropout, p=0.3))
+    assert Verdict.IDENTICAL == compare_traces(reference, dropped(write, partial(functional.dropout, p=0.3))).verdict
+    coarse = compare_traces(reference, dropped(write, partial(functional.dropout, p=0.3), dtype=BF16))
+    assert ([], False) == (origins(coarse), coarse.defect)
+    other = compare_traces(reference, dropped(write, partial(functional.dropout, p=0.3), seed=1))
+    assert ([], {"seed-differs"}) == (origins(other), kinds(other))
+
+
+def test_another_probability_shows_in_the_scale_and_in_the_draw(write: Record) -> None:
+    comparison = compare_traces(dropped(write, partial(functional.dropout, p=0.3)), dropped(write, partial(functional.dropout, p=0.5)))
+    assert [("/aten.div_.Scalar#0", "defect", "scalar-differs")] == origins(comparison)
+    drawn = compare_traces(dropped(write, partial(mask_and_scale, drawn=0.7)), dropped(write, partial(mask_and_scale, drawn=0.6)))
+    assert [("/aten.bernoulli_.float#0", "defect", "scalar-differs")] == origins(drawn)
+    assert "bernoulli_(0.6), reference bernoulli_(0.7)" == drawn.origins[0].statement
+
+
+# weights and values without a recorded maker
+
+
+class WithTable(nn.Module):
+    """Adds a table that it made before anything was recorded, and that is no buffer."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.linear, self.table = nn.Linear(16, 16), [table]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.table[0]
+
+
+def test_a_source_that_differs(write: Record) -> None:
+    table = random(16, seed=5)
+    reference = write(seeded(WithTable(table)), X)
+    other = table.clone()
+    other[3] += 0.5
+    (origin,) = compare_traces(reference, write(seeded(WithTable(other)), X)).origins
+    assert ("/aten.add.Tensor#0", "source.in[1]") == (origin.site, origin.value)
+    assert "1 of 16 elements" in origin.statement
+    coarse = compare_traces(reference, write(seeded(WithTable(table)).to(BF16), X.to(BF16)))
+    assert [] == origins(coarse)
+    rounded = compare_traces(reference, write(seeded(WithTable(table.to(BF16).float())), X))
+    assert ([], False) == ([o for o in origins(rounded) if o[1] != "precision"], rounded.defect)
+
+
+def quantised(model: Decoder) -> None:
+    """Weights of one projection rounded to 127 steps a row."""
+    weight = model.layers[0].mlp.up_proj.weight
+    step = weight.abs().amax(1, keepdim=True) / 127
+    weight.copy_((weight / step).round() * step)
+
+
+def test_weights_of_eight_bits(write: Record, reference: Path, tmp_path: Path) -> None:
+    comparison = compare_traces(reference, write(decoder(quantised), IDS))
+    assert ["layers.0.mlp.up_proj/aten.mm.default#0"] == [origin.site for origin in comparison.origins]
+    assert comparison.defect
+    save(comparison, tmp_path / "int8.ldiff")
+    relaxed = judge_again(open_comparison(tmp_path / "int8.ldiff"), profile="relaxed")
+    assert [("layers.0.mlp.up_proj/aten.mm.default#0", "precision", "quantised-weight")] == origins(relaxed)
+    assert not relaxed.defect
+
+
+# numbers that are none
+
+
+def test_a_row_of_nan_in_both(write: Record, reference: Path) -> None:
+    x = X[:, 0].clone()
+    x[1] = torch.nan
+    model = seeded(Dropping(nn.Identity()))
+    ours = write(model, x)
+    clean = compare_traces(ours, write(seeded(Dropping(nn.Identity())).to(BF16), x.to(BF16)))
+    assert ([], False) == (origins(clean), clean.defect)
+    with torch.no_grad():
+        model.second.bias[0] += 1
+    assert ["second/aten.addmm.default#0"] == [origin.site for origin in compare_traces(ours, write(model, x)).origins]
+
+
+def test_a_new_nan_is_broken_where_it_enters(write: Record, reference: Path) -> None:
+    model = decoder()
+
+    def lost(func: Any, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+        changed = result.clone()
+        changed[..., 0] = torch.nan
+        return changed
+
+    comparison = compare_traces(reference, write(model, IDS, below=[Kernel(model.layers[0].mlp.up_proj, PRODUCTS, lost)]))
+    assert [("layers.0.mlp.up_proj/aten.mm.default#0", "broken")] == [o[:2] for o in origins(comparison)]
+
+
+# kept, and read again
+
+
+def test_a_saved_comparison_is_judged_again_without_its_traces(write: Record, reference: Path, tmp_path: Path) -> None:
+    comparison = compare_traces(reference, write(decoder(lambda model: (epsilon(model), scale(model))), IDS))
+    save(comparison, tmp_path / "run.ldiff")
+    again = judge_again(open_comparison(tmp_path / "run.ldiff"), profile="relaxed")
+    assert origins(comparison) == origins(again)
+    assert comparison.found == again.found
+    assert np.array_equal(comparison.sites["verdict"], again.sites["verdict"])
+    assert [origin.statement for origin in comparison.origins] == [origin.statement for origin in again.origins]
+
+
+def test_json_is_what_its_schema_says(write: Record, reference: Path) -> None:
+    schema = json.loads((Path(layerdiff.saved.__file__).parent / "comparison.schema.json").read_text())
+    for change in (without_residual, quantised):
+        data = compare_traces(reference, write(decoder(change, BF16), IDS)).to_json()
+        jsonschema.validate(json.loads(json.dumps(data, allow_nan=False)), schema)

@@ -76,7 +76,7 @@ def _value(given: Any, depth: int) -> Any:
 
 def require_plain(tensor: Tensor) -> None:
     """Raises CannotReplay unless the tensor is strided, on the host, and float64 or complex128 where it holds floats."""
-    if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise CannotReplay("an operand is no plain tensor on the host")
     if tensor.dtype not in (torch.float64, torch.complex128) and dtype_text(tensor.dtype) not in _WHOLE:
         raise CannotReplay(f"an operand is {dtype_text(tensor.dtype)}; floats are handed over as float64")

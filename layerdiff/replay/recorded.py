@@ -133,18 +133,34 @@ class Recorded:
 
     @cached_property
     def producer(self) -> NDArray[np.int64]:
-        """The operator call that made each value, -1 where no recorded one did. Shape (values,)."""
+        """The operator call that made each value, -1 where no recorded one did. Shape (values,).
+
+        A call that returns the very value that it was given (`lift_fresh` of a literal) did not make it.
+        """
         edges, calls = self.file.edges, self.file.calls
         found = np.full(len(self.file.values), ABSENT, np.int64)
-        chosen = (edges.role == Role.OUTPUT) & (calls.kind[edges.call] == CallKind.OPERATOR)
+        operators = calls.kind[edges.call] == CallKind.OPERATOR
+        key = edges.call.astype(np.int64) * len(found) + edges.value
+        given = np.isin(key, key[operators & (edges.role == Role.INPUT)])
+        chosen = (edges.role == Role.OUTPUT) & operators & ~given
         rows = np.flatnonzero(chosen)[::-1]
         found[edges.value[rows]] = edges.call[rows]
         return found
 
     @cached_property
     def made_memories(self) -> set[int]:
-        """The memories that some recorded operator call returned: what lies in them is no source."""
-        return set(self.file.values.memory[np.flatnonzero(self.producer >= 0)].tolist())
+        """The memories that some recorded operator call made or wrote to: what lies in them is no source.
+
+        A view makes nothing: `lift_fresh` returns a literal tensor of the program, which is one.
+        """
+        kinds = self.file.calls.kind
+        operations = (self.operation(call) for call in np.flatnonzero(kinds == CallKind.OPERATOR).tolist())
+        return {
+            self.place(value).memory[0]
+            for operation in operations
+            if not self.is_view(operation)
+            for value in operation.outputs.values()
+        }
 
     @cached_property
     def output_position(self) -> dict[int, str]:

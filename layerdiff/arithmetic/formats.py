@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from layerdiff.trace.dtypes import DTYPES
 
 _FLOAT64_BITS: Final = 53
+_BIAS: Final = 1023
+_EXPONENT: Final = 0x7FF << 52
+_FRACTION: Final = (1 << 52) - 1
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,22 @@ def gap(x: NDArray[Any], format: Format) -> NDArray[np.float64]:
 
     Also known as ulp(x) with the binade that begins at abs(x).
     """
-    _, exponent = np.frexp(np.abs(x))
-    exponent = np.where(np.asarray(x) == 0, format.smallest_exponent, np.maximum(exponent - 1, format.smallest_exponent))
-    return np.asarray(np.ldexp(1.0, exponent - format.significand_bits + 1))
+    if format.significand_bits >= _FLOAT64_BITS:
+        return np.asarray(np.spacing(np.abs(np.asarray(x, np.float64))))
+    exponent = np.maximum(_bits(x) & _EXPONENT, (format.smallest_exponent + _BIAS) << 52)
+    found: NDArray[np.float64] = (exponent - ((format.significand_bits - 1) << 52)).view(np.float64)
+    return found
+
+
+def _bits(x: NDArray[Any]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(x, np.float64).view(np.int64).reshape(np.shape(x))
+
+
+def _half_gaps(x: NDArray[Any], format: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Half the gap away from zero and half the gap toward it, which is a quarter at a power of two above the smallest normal number."""
+    away = gap(x, format) / 2.0
+    power = ((_bits(x) & _FRACTION) == 0) & (np.abs(x) > format.smallest_normal)
+    return away, np.where(power, away / 2.0, away)
 
 
 def round_to(x: NDArray[Any], format: Format) -> NDArray[np.float64]:
@@ -132,10 +148,7 @@ def truncate_to(x: NDArray[Any], format: Format) -> NDArray[np.float64]:
 def interval(recorded: NDArray[Any], format: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The lowest and the highest real that rounds to each finite `recorded`: half a gap away, half of that below a power of two."""
     recorded = np.asarray(recorded, np.float64)
-    above = gap(recorded, format) / 2
-    fraction, exponent = np.frexp(np.abs(recorded))
-    power = (fraction == 0.5) & (exponent - 1 > format.smallest_exponent)
-    below = np.where(power, above / 2, above)
+    above, below = _half_gaps(recorded, format)
     negative = np.signbit(recorded)
     return recorded - np.where(negative, above, below), recorded + np.where(negative, below, above)
 
@@ -150,10 +163,7 @@ def excess(recorded: NDArray[Any], exact: NDArray[Any], format: Format) -> NDArr
     recorded = np.asarray(recorded, np.float64)
     exact = np.asarray(exact, np.float64)
     with np.errstate(all="ignore"):
-        above = gap(np.where(np.isfinite(recorded), recorded, format.largest), format) / 2
-        fraction, exponent = np.frexp(np.abs(recorded))
-        power = (fraction == 0.5) & (exponent - 1 > format.smallest_exponent)
-        below = np.where(power, above / 2, above)
+        above, below = _half_gaps(np.where(np.isfinite(recorded), recorded, format.largest), format)
         away = np.where(np.signbit(recorded), recorded - exact, exact - recorded)
         found = np.where(away > 0, np.maximum(away - above, 0.0), np.maximum(-away - below, 0.0))
         infinite = np.isinf(recorded)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import Contract, ContractError, Spread
-from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named
+from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named, round_to
 from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Explanation, Residual, ratio, rms
 from layerdiff.arithmetic.structure import explanation_for
 from layerdiff.arithmetic.sums import VALID_BELOW
@@ -166,11 +166,22 @@ def _result(
     live = alive & np.isfinite(recorded) & np.isfinite(right) & np.isfinite(bound)
     if not np.any(alive & ~np.isinf(bound)) and recorded.size:
         return _incomparable("No element of the result is one that anything is known of.")
-    distance = np.where(live, excess(recorded, right, format), 0.0)
-    if format.smallest_exponent <= -126:  # what lies below the normal numbers may be flushed to zero
-        distance = np.where((recorded == 0) & (np.abs(right) < accumulator.smallest_normal), 0.0, distance)
+    distance = _distance(recorded, right, format, accumulator, live)
     residual = Residual(recorded, right, sigma, bound, live, format, accumulator, spread.terms)
     return _finite(residual, distance, spread, explain)
+
+
+def _distance(
+    recorded: NDArray[np.float64], exact: NDArray[np.float64], format: Format, accumulator: Format, live: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The excess of the live elements; looked for only where the recorded element is not the exact one, rounded."""
+    distance = np.zeros(recorded.shape)
+    other = live & (recorded != round_to(exact, format))
+    if format.smallest_exponent <= -126:  # what lies below the normal numbers may be flushed to zero
+        other &= (recorded != 0) | (np.abs(exact) >= accumulator.smallest_normal)
+    if np.any(other):
+        distance[other] = excess(recorded[other], exact[other], format)
+    return distance
 
 
 def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, explain: Explain | None) -> Own:
@@ -327,9 +338,9 @@ def _discrete(recorded: NDArray[Any], exact: NDArray[Any], bound: NDArray[np.flo
 def _refined(spread: Spread, residual: Residual, z: NDArray[np.float64], beyond: float) -> NDArray[np.float64]:
     """sigma with elements of z over `beyond` recomputed from their actual prefix sums (F3), the worst first, within a budget of terms."""
     assert spread.refine is not None
-    order = np.argsort(z, axis=None)[::-1]
-    over = int(np.count_nonzero(z > beyond))
-    chosen = order[: max(1, min(over, _REFINED_TERMS // max(spread.terms, 1)))]
+    flat_z = z.reshape(-1)
+    chosen = np.flatnonzero(flat_z > beyond)
+    chosen = chosen[np.argsort(flat_z[chosen])[::-1]][: max(1, _REFINED_TERMS // max(spread.terms, 1))]
     sigma = np.array(residual.sigma, np.float64)
     flat = sigma.reshape(-1)
     scale = 2.0**0.5 if residual.accumulator.name == FLOAT64.name else 1.0

@@ -16,13 +16,15 @@ from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread
 from layerdiff.arithmetic.contracts.elementwise import TRANSCENDENTAL
 from layerdiff.arithmetic.contracts.softmax import denominator_sigma
 from layerdiff.arithmetic.formats import Format
-from layerdiff.arithmetic.sums import ROUNDING_VARIANCE, gamma, prefix_sigma, sum_bound, sum_sigma
+from layerdiff.arithmetic.sums import ROUNDING_SIGMA, ROUNDING_VARIANCE, gamma, prefix_sigma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
 
 _SCORES_AT_ONCE: Final = 1 << 22
 _FAST_EXP: Final = 2.0**-15
 """Relative sigma of the exponential that flash kernels use for operands of 16 bits, which P's rounding hides in the output but
 not in the log-sum-exp. Measured on torch's CPU: 301 u of fp32 rms, 853 u at most, where this is 512 u; the bound is four times it."""
+_MASK: Final = 100.0
+"""What a mask adds to a score that still counts: beyond, exp is 0 in every format."""
 _TILE: Final = 32
 """Keys of the smallest tile of an online softmax; every tile rescales what was summed (F17)."""
 
@@ -121,21 +123,33 @@ def _exact(call: _Call) -> tuple[Array, ...]:
 
 
 def _score_error(call: _Call, part: slice, scores: Array, accumulator: Format) -> tuple[Array, Array]:
-    """Sigma and bound of a score: F4 and F1 of its dot product, and the roundings of scale, mask and shift."""
-    query, key = call.query[part], np.swapaxes(call.key[part], -1, -2)
-    width, size = query.shape[-1], abs(call.scale)
-    raw = np.matmul(query, key)
-    sigma = size * sum_sigma(raw, np.matmul(np.square(query), np.square(key)), width, accumulator)
-    bound = size * sum_bound(np.matmul(np.abs(query), np.abs(key)), width, accumulator)
+    """Sigma and bound [n, L, 1] of a row's worst score: F4 and F1 of its dot product, and the roundings of scale, mask and shift.
+
+    V and sum|q k| are taken by Cauchy and Schwarz, sqrt(sum q^4 sum k^4) and |q| |k|: no further matrix product.
+    """
+    query, key = call.query[part], call.key[part]
+    width, size, u = query.shape[-1], abs(call.scale), accumulator.unit
+
+    def worst(power: int) -> Array:
+        rows, keys = (np.power(x, power).sum(-1) for x in (query, key))
+        return np.asarray(np.sqrt(rows * keys.max(-1, keepdims=True, initial=0.0))[..., None])
+
+    dot = size * worst(2)
     finite = np.where(np.isfinite(scores), scores, 0.0)
-    top = np.max(np.where(np.isfinite(scores), scores, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
-    steps = accumulator.unit * (size * np.abs(raw) + np.abs(finite) + np.abs(finite - np.where(np.isfinite(top), top, 0.0)))
-    if call.weights and call.grid.unit > accumulator.unit:  # the composite rounds scores to the operands' dtype
-        # and scales query and key, rounded, before they meet
-        steps = steps + call.grid.unit * np.abs(finite)
-        sigma = np.hypot(sigma, size * call.grid.unit * np.sqrt(np.matmul(np.square(query), np.square(key))))
-        bound = bound + 2.0 * size * call.grid.unit * np.matmul(np.abs(query), np.abs(key))
-    return np.hypot(sigma, steps), bound + 2.0 * steps
+    low, high = finite.min(-1, keepdims=True, initial=0.0), finite.max(-1, keepdims=True, initial=0.0)
+    # what a mask of large negative numbers hides takes no part in a row's worth
+    largest = np.minimum(np.maximum(-low, high), dot + _MASK)
+    moved = np.minimum(high - low, 2.0 * dot + _MASK)
+    largest_dot = np.minimum(dot, largest) if call.mask is None else dot
+    variance = width * (np.square(largest_dot) / 3.0 + np.square(size) * worst(4) / 6.0)
+    sigma = ROUNDING_SIGMA * u * np.sqrt(variance)
+    bound = size * sum_bound(worst(2), width, accumulator)
+    steps = u * (2.0 * largest + moved)
+    if call.weights and call.grid.unit > u:  # the composite rounds scores to the operands' dtype, and query and key when it scales them
+        steps = steps + call.grid.unit * largest
+        sigma = np.hypot(sigma, size * call.grid.unit * np.sqrt(worst(4)))
+        bound = bound + 2.0 * size * call.grid.unit * worst(2)
+    return np.asarray(np.hypot(sigma, steps)), np.asarray(bound + 2.0 * steps)
 
 
 def _spread(call: _Call, results: tuple[Array, ...], accumulator: Format) -> tuple[Spread, ...]:
@@ -146,37 +160,34 @@ def _spread(call: _Call, results: tuple[Array, ...], accumulator: Format) -> tup
     exp_bound = u * 2.0 * TRANSCENDENTAL if narrow == u or call.weights else 4.0 * _FAST_EXP
     tiles = keys / _TILE + 1.0
     found: list[list[Array]] = [[], [], [], []]
+    outputs = results[0].reshape(call.query.shape[0], call.query.shape[1], call.value.shape[-1])
     for part in _chunks(call):
         scores, weights, total = _weights(call, part)
-        value, squared = call.value[part], np.square(call.value[part])
-        output = np.matmul(weights, value)
+        value, output = call.value[part], outputs[part]
         score_sigma, score_bound = _score_error(call, part, scores, accumulator)
         twice = np.square(weights)
-        terms = np.matmul(twice, squared)
-        moved = twice * (np.square(score_sigma) + exp_sigma**2)
-        noise = np.matmul(moved, squared) - 2.0 * output * np.matmul(moved, value) + np.square(output) * moved.sum(-1, keepdims=True)
-        rounding = ROUNDING_VARIANCE * narrow**2 * (terms + np.square(output) * twice.sum(-1, keepdims=True))
+        ends = twice.sum(-1, keepdims=True)
+        terms = np.matmul(twice, np.square(value))
+        apart = np.maximum(terms - 2.0 * output * np.matmul(twice, value) + np.square(output) * ends, 0.0)
+        noise = (np.square(score_sigma) + exp_sigma**2) * apart
+        rounding = ROUNDING_VARIANCE * narrow**2 * (terms + np.square(output) * ends)
         rescaled = np.square(3.0 * u * math.sqrt(tiles) * output)
         shared = np.square(denominator_sigma(keys, accumulator) * output)
         summed = np.square(sum_sigma(output, terms, keys, accumulator))
-        found[0].append(np.sqrt(np.maximum(noise, 0.0) + rounding + rescaled + shared + summed))
-        sizes = np.matmul(weights, np.abs(value))
-        off = weights * score_bound
-        bound = np.matmul(off, np.abs(value)) + np.abs(output) * off.sum(-1, keepdims=True)
-        bound = bound + (2.0 * narrow + gamma(keys, u) * 2.0 + 3.0 * tiles * u + exp_bound) * (sizes + np.abs(output))
+        found[0].append(np.sqrt(noise + rounding + rescaled + shared + summed))
+        sizes = np.matmul(weights, np.abs(value)) + np.abs(output)
+        bound = (score_bound + 2.0 * narrow + gamma(keys, u) * 2.0 + 3.0 * tiles * u + exp_bound) * sizes
         open_rows = ~np.isfinite(total)
         found[1].append(np.where(open_rows, np.inf, bound))
         if call.weights:
             relative = u * TRANSCENDENTAL + denominator_sigma(keys, accumulator) + (narrow if narrow > u else 0.0)
-            found[2].append(weights * (np.hypot(score_sigma, relative)))
-            found[3].append(
-                np.where(open_rows, np.inf, weights * (2.0 * np.max(score_bound, -1, keepdims=True) + gamma(keys, u) + 4.0 * relative))
-            )
+            found[2].append(weights * np.hypot(score_sigma, relative))
+            found[3].append(np.where(open_rows, np.inf, weights * (2.0 * score_bound + gamma(keys, u) + 4.0 * relative)))
         else:
             size = exp_sigma + u * np.where(open_rows, 0.0, np.abs(total))
-            inner = np.sqrt((twice * np.square(score_sigma)).sum(-1, keepdims=True))
+            inner = score_sigma * np.sqrt(ends)
             found[2].append(np.sqrt(np.square(inner) + np.square(size) + denominator_sigma(keys, accumulator) ** 2)[..., 0])
-            second = off.sum(-1, keepdims=True) + gamma(keys, u) + 3.0 * tiles * u + exp_bound + 2.0 * size
+            second = score_bound + gamma(keys, u) + 3.0 * tiles * u + exp_bound + 2.0 * size
             found[3].append(np.where(open_rows, np.inf, second)[..., 0])
     sigma, bound, second_sigma, second_bound = (np.concatenate(x) for x in found)
     shape = results[0].shape

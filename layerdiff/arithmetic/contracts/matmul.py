@@ -18,7 +18,22 @@ from layerdiff.trace.arguments import Arguments
 
 _EXACT_SIZES_UP_TO: Final = 1 << 26
 """Products M*N*K up to which sum|p| is computed; beyond, its bound sqrt(K V) by Cauchy and Schwarz stands for it."""
+_SMALLEST_RATIO: Final = 2.0**-36
 _REFINED_AT_ONCE: Final = 1 << 22
+
+
+def sum_of_squares(left: Array, right: Array) -> NDArray[np.float64]:
+    """V = (x^2) @ (w^2), in fp32 (twice as fast) where large operands have no elements so small that a product would vanish there."""
+    if left.size * right.shape[-1] <= _EXACT_SIZES_UP_TO >> 3:
+        return np.asarray(np.matmul(np.square(left), np.square(right)))
+    rows, columns = (np.max(np.abs(x), axis=axis, keepdims=True) for x, axis in ((left, -1), (right, -2)))
+    scaled = [(x / np.where(top > 0, top, 1.0)).astype(np.float32) for x, top in ((left, rows), (right, columns))]
+    for x in scaled:
+        np.square(x, out=x)
+    if any(np.any((x < _SMALLEST_RATIO**2) & (x > 0)) for x in scaled):
+        return np.asarray(np.matmul(np.square(left), np.square(right)))
+    narrow = np.matmul(*scaled).astype(np.float64)
+    return np.asarray(narrow * np.square(rows) * np.square(columns))
 
 
 def product_spread(left: Array, right: Array, y: Array, accumulator: Format, start: Array | float = 0.0, scale: float = 1.0) -> Spread:
@@ -35,7 +50,7 @@ def product_spread(left: Array, right: Array, y: Array, accumulator: Format, sta
     """
     terms = left.shape[-1]
     u = accumulator.unit
-    squares = np.matmul(np.square(left), np.square(right))
+    squares = sum_of_squares(left, right)
     small = squares.size * terms <= _EXACT_SIZES_UP_TO
     sizes = np.matmul(np.abs(left), np.abs(right)) if small else np.sqrt(terms * squares)
     scaled = scale * y
@@ -125,11 +140,12 @@ def _contract(name: str) -> Contract:
         left, right, added, beta, alpha = parts(arguments)
         if results[0].dtype.kind != "f":
             return (EXACT,)
-        with np.errstate(all="ignore"):
-            y = np.matmul(left, right)
-            start = 0.0 if added is None or beta == 0 else beta * added
-            found = product_spread(left, right, y, accumulator, start, float(alpha))
         shape = results[0].shape
+        with np.errstate(all="ignore"):
+            start = 0.0 if added is None or beta == 0 else beta * added
+            whole = results[0].reshape((*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1]))
+            y = (whole - start) / alpha if alpha else np.matmul(left, right)
+            found = product_spread(left, right, y, accumulator, start, float(alpha))
         return (Spread(found.sigma.reshape(shape), found.bound.reshape(shape), found.terms, found.refine),)
 
     def product(arguments: Arguments) -> Product | None:

@@ -49,10 +49,11 @@ def without_padding(reference: Array, target: Array, padded: NDArray[np.bool_] |
 def _rows(shape: tuple[int, ...], padded: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Which elements of a value of this shape belong to padded positions; None where its shape does not tell."""
     batch, keys = padded.shape
-    for axis in (1, 2):
-        if len(shape) > axis + 1 and shape[0] == batch and 1 < shape[axis] <= keys:
-            here = padded[:, keys - shape[axis] :]
-            return np.broadcast_to(here.reshape((batch, *(1,) * (axis - 1), shape[axis], *(1,) * (len(shape) - axis - 1))), shape)
+    axes = [axis for axis in (1, 2) if len(shape) > axis + 1 and shape[0] == batch and 1 < shape[axis] <= keys]
+    whole = [axis for axis in axes if shape[axis] == keys]  # heads may be as many as some positions: they are not taken for them
+    for axis in whole or (axes if len(shape) == 3 else []):
+        here = padded[:, keys - shape[axis] :]
+        return np.broadcast_to(here.reshape((batch, *(1,) * (axis - 1), shape[axis], *(1,) * (len(shape) - axis - 1))), shape)
     if len(shape) >= 2 and shape[0] % batch == 0 and 1 < shape[0] // batch <= keys:
         here = padded[:, keys - shape[0] // batch :]
         return np.broadcast_to(here.reshape(shape[0], *(1,) * (len(shape) - 1)), shape)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from layerdiff.arithmetic.contracts.matmul import sum_of_squares
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT32, TF32, Format, round_to
 from layerdiff.arithmetic.own import Own, replay_call
 from layerdiff.arithmetic.registry import contract_of
@@ -187,3 +188,13 @@ def test_one_signed_sums_on_a_coarse_grid_are_biased_and_allowed_for() -> None:
     own = replay_call(contract, Arguments((squares, [1]), {}), [chained], ["float32"])
     assert "order-consistent" == own.verdict
     assert own.zrms == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 1e-15, 1e-30])
+def test_a_sum_of_squares_in_fp32_loses_no_row_that_only_small_elements_make(tiny: float) -> None:
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((64, 1024)), random.standard_normal((1024, 256))
+    x[3, 1:] *= tiny
+    w[0] = 0.0
+    w[5] *= tiny
+    np.testing.assert_allclose(sum_of_squares(x, w), np.square(x) @ np.square(w), rtol=1e-4)

@@ -30,7 +30,8 @@ def sum_of_squares(left: Array, right: Array) -> NDArray[np.float64]:
     scaled = [(x / np.where(top > 0, top, 1.0)).astype(np.float32) for x, top in ((left, rows), (right, columns))]
     for x in scaled:
         np.square(x, out=x)
-    if any(np.any((x < _SMALLEST_RATIO**2) & (x > 0)) for x in scaled):
+    vanished = any(np.count_nonzero(a) != np.count_nonzero(b) for a, b in zip(scaled, (left, right), strict=True))
+    if vanished or any(np.any((x < _SMALLEST_RATIO**2) & (x > 0)) for x in scaled):
         return np.asarray(np.matmul(np.square(left), np.square(right)))
     narrow = np.matmul(*scaled).astype(np.float64)
     return np.asarray(narrow * np.square(rows) * np.square(columns))

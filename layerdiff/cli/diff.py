@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerdiff.cli.parameters import JSON, KEEP, PROFILE, REFERENCE, SITES, TARGET, sites_bound
+from layerdiff.cli.parameters import AGAIN, BASELINE, JSON, KEEP, PROFILE, REFERENCE, SITES, TARGET, sites_bound
 
-PARAMETERS = (REFERENCE, TARGET, KEEP, PROFILE, JSON, SITES)
+PARAMETERS = (REFERENCE, TARGET, KEEP, PROFILE, AGAIN, BASELINE, JSON, SITES)
 
 
-def run(reference: str, target: str, output: Path | None, profile: str, json: str | None, sites: str) -> int:
+def run(
+    reference: str,
+    target: str,
+    output: Path | None,
+    profile: str,
+    again: str | None,
+    baseline: str | None,
+    json: str | None,
+    sites: str,
+) -> int:
     """Say where two runs part, and whether it is a defect."""
     bound = sites_bound(sites)
     from layerdiff.cli.answering import answer
     from layerdiff.cli.comparing import compared
 
-    return answer(compared(reference, target, profile), keep=output, json=json, sites=bound)
+    comparison = compared(reference, target, profile)
+    if again is not None or baseline is not None:
+        from layerdiff.compare import with_further_runs
+
+        comparison = with_further_runs(comparison, profile=profile, again=again, baseline=baseline)
+    return answer(comparison, keep=output, json=json, sites=bound)

@@ -22,6 +22,10 @@ PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", default="strict"
 MAYBE_PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", help=f"{_PROFILES}; else strict, or as saved.")
 KEEP = click.Option(["-o", "--output"], metavar="RUN.ldiff", type=PATH, help="Keep the comparison, for show, judge and report.")
 JSON = click.Option(["--json"], metavar="FILE|-", help="Write the result as JSON; - is stdout (the summary is then on stderr).")
+AGAIN = click.Option(["--again"], metavar="TARGET2", help="A second run of the target: where does it differ from itself?")
+BASELINE = click.Option(
+    ["--baseline"], metavar="TRACE", help="A run that is right, such as bf16: is the target worse than it? Decides no verdict."
+)
 SITES = click.Option(["--sites"], metavar="N|all", default="10000", show_default=True, help="How many sites the JSON lists.")
 
 

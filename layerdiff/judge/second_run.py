@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.measuring import measure_values
+from layerdiff.judge.pairing import rows_of
 from layerdiff.judge.tables import Again, Columns, Texts, Verdict
+from layerdiff.replay.allowed import is_random
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -53,13 +55,16 @@ def self_noise(sites: Columns, pairs: Columns, texts: Texts, files: Both[tuple[T
             inside[parents[row]] = True
     codes = np.where(differs, np.uint8(Again.DIFFERS), np.where(known, np.uint8(Again.SAME), np.uint8(Again.UNKNOWN)))
     found = SelfNoise(codes, np.full(count, np.nan))
-    for row in np.flatnonzero(differs & ~incoming & ~inside).tolist():
+    order, start = rows_of(pairs, count)
+    for row in np.flatnonzero(differs & ~inside).tolist():
+        its = order[start[row] : start[row + 1]]
+        its = its[equal[its] == 0]
         here = Both(files.reference[int(sites["reference_file"][row])], files.target[int(sites["target_file"][row])])
-        if _draws(here.reference, int(sites["kind"][row]), int(sites["reference_call"][row])):
+        if _draws(here.reference, sites, row, {texts[int(position)] or "" for position in pairs["position"][its[~is_output[its]]]}):
             found.drawn.append(row)
-            continue
-        codes[row] = Again.ENTERS
-        found.rel_l2[row] = _worst(pairs, np.flatnonzero((pairs["site"] == row) & is_output & (equal == 0)), here)
+        elif not incoming[row]:
+            codes[row] = Again.ENTERS
+            found.rel_l2[row] = _worst(pairs, its[is_output[its]], here)
     roots = np.flatnonzero((sites["parent"] < 0) & (sites["kind"] == CallKind.MODULE) & incoming)
     for pair in np.flatnonzero(np.isin(pairs["site"], roots) & ~is_output & (equal == 0)).tolist():
         found.given.append(texts[int(pairs["position"][pair])] or "?")
@@ -92,8 +97,13 @@ def _equal(sites: Columns, pairs: Columns, files: Both[tuple[TraceFile, ...]]) -
     return equal
 
 
-def _draws(file: TraceFile, kind: int, call: int) -> bool:
-    return kind == CallKind.OPERATOR and Recorded(file).operation(call).random
+def _draws(file: TraceFile, sites: Columns, row: int, came: set[str]) -> bool:
+    """Whether a call draws random numbers; what it only writes over, of the positions in `came`, is nothing that came in."""
+    name = file.text(int(file.calls.operator[int(sites["reference_call"][row])])) or ""
+    if sites["kind"][row] != CallKind.OPERATOR or not (is_random(name) or not came):
+        return False
+    operation = Recorded(file).operation(int(sites["reference_call"][row]))
+    return operation.random and came <= set(operation.writes)
 
 
 def _worst(pairs: Columns, rows: NDArray[Any], files: Both[TraceFile]) -> float:

@@ -14,6 +14,7 @@ from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import amount, count, exact
+from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
 from layerdiff.saved.comparison import Comparison, Unpaired
 
 _ORIGINS: Final = 25
@@ -21,13 +22,14 @@ _EVIDENCE: Final = 12
 _UNPAIRED: Final = 10
 _ENVIRONMENT: Final = 40
 _NOTICES: Final = 20
+_BESIDE: Final = 10
 _CELL: Final = 160
 """Characters of one cell of an environment."""
 
 
 def as_markdown(comparison: Comparison) -> str:
     """The comparison as GitHub-flavoured markdown."""
-    sections = (_finding, _origins, _evidence, _notices, _coverage, _environment, _reproduce)
+    sections = (_finding, _origins, _evidence, _notices, _baseline, _coverage, _environment, _reproduce)
     blocks = ["\n".join(section(comparison)) for section in sections]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -49,6 +51,10 @@ def _finding(comparison: Comparison) -> Iterator[str]:
     profile = comparison.profile.get("name", "custom")
     yield f"\n- reference: {code(comparison.reference.path)} {text(comparison.reference.label)}"
     yield f"- target: {code(comparison.target.path)} {text(comparison.target.label)}"
+    if comparison.again is not None:
+        yield f"- second run of the target: {code(comparison.again.side.path)}: {second_run(comparison)}"
+    if comparison.baseline is not None:
+        yield f"- baseline: {code(comparison.baseline.path)} {text(comparison.baseline.label)}: {text(against_baseline(comparison) or '')}"
     yield f"- profile {text(str(profile))}; sites: " + ", ".join(f"{count(n)} {v.label}" for v, n in facts.verdict_counts(comparison))
     for side, name in ((comparison.reference, "reference"), (comparison.target, "target")):
         if not side.complete:
@@ -127,6 +133,19 @@ def _notices(comparison: Comparison) -> Iterator[str]:
         yield f"- {amount(len(notices) - _NOTICES, 'more notice')}: `layerdiff report ... -f json`"
 
 
+def _baseline(comparison: Comparison) -> Iterator[str]:
+    worst = [] if comparison.baseline is None else worst_beside(comparison, _BESIDE)
+    if not worst:
+        return
+    yield "### Beside the baseline\n"
+    yield "Relative L2 to the reference; the ratio decides no verdict.\n"
+    yield from _table(
+        ("site", "where", "target", "baseline", "target / baseline"),
+        ((code(facts.site_name(one.site)), f"step {one.step}", exact(one.target), exact(one.baseline), exact(one.ratio)) for one in worst),
+    )
+    yield f"\nThe {amount(len(worst), 'largest ratio', 'largest ratios')}; `layerdiff diff ... --json FILE --sites all` lists the others."
+
+
 def _coverage(comparison: Comparison) -> Iterator[str]:
     alignment = comparison.alignment
     paired, reference, target = (
@@ -178,11 +197,13 @@ def _reproduce(comparison: Comparison) -> Iterator[str]:
     reference, target = shlex.quote(comparison.reference.path), shlex.quote(comparison.target.path)
     profile = str(comparison.profile.get("name", "strict"))
     option = "" if profile == "strict" else f" --profile {shlex.quote(str(comparison.profile.get('path') or profile))}"
+    further = "" if comparison.again is None else f" --again {shlex.quote(comparison.again.side.path)}"
+    further += "" if comparison.baseline is None else f" --baseline {shlex.quote(comparison.baseline.path)}"
     yield "### Reproduce\n"
     commands = [
         "layerdiff record -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
         "layerdiff record -o target.h5 -- SCRIPT ARGS      # on the machine of the target",
-        f"layerdiff diff {reference} {target}{option}",
+        f"layerdiff diff {reference} {target}{option}{further}",
         f"layerdiff show {reference} {target}{option}        # in the terminal",
     ]
     yield fenced("\n".join(commands), "sh")

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.judge.tables import Columns, Source, Verdict
+from layerdiff.judge.baseline import ratios
+from layerdiff.judge.tables import Again, Columns, Source, Verdict
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side
 from layerdiff.trace.schema import CallKind
 
@@ -29,6 +30,13 @@ def to_json(comparison: Comparison, *, sites: int | None = 10_000) -> dict[str, 
     does not hold them all, origins and then the worst verdicts stay. None lists all of them.
     """
     chosen = _chosen_sites(comparison, sites)
+    further: dict[str, Json] = {}
+    if comparison.again is not None:
+        codes = comparison.sites["again"]
+        counts = {"calls": int(np.sum(codes > Again.UNKNOWN)), "differ": int(np.sum(codes >= Again.DIFFERS))}
+        further["again"] = {**_side(comparison.again.side), **counts}
+    if comparison.baseline is not None:
+        further["baseline"] = _side(comparison.baseline)
     return {
         "schema": SCHEMA,
         "verdict": comparison.verdict.label,
@@ -41,6 +49,7 @@ def to_json(comparison: Comparison, *, sites: int | None = 10_000) -> dict[str, 
         "alignment": _alignment(comparison.alignment),
         "sites_total": _rows(comparison.sites),
         "sites": _sites(comparison, chosen),
+        **further,
     }
 
 
@@ -132,7 +141,12 @@ def _alignment(alignment: AlignmentSummary) -> dict[str, Json]:
 
 def _sites(comparison: Comparison, rows: NDArray[np.int64]) -> list[dict[str, Json]]:
     texts, sites, pairs = comparison.texts, comparison.sites, comparison.pairs
-    return [_site(texts, sites, pairs, int(row)) for row in rows]
+    listed = [_site(texts, sites, pairs, int(row)) for row in rows]
+    if comparison.baseline is not None:
+        found = ratios(sites, pairs)
+        for row, site in zip(rows.tolist(), listed, strict=True):
+            site["baseline_ratio"] = _known(found[row])
+    return listed
 
 
 def _site(texts: Any, sites: Columns, pairs: Columns, row: int) -> dict[str, Json]:

@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.tables import PAIRS, SITES, TEXT, Columns, Source, Texts, Verdict
+from layerdiff.judge.tables import PAIRS, SITES, TEXT, Again, Columns, Source, Texts, Verdict
 from layerdiff.trace.check import require
 from layerdiff.trace.schema import CallKind, Role
 
 _CODES: Final = {
     ("sites", "verdict"): Verdict,
     ("sites", "kind"): CallKind,
+    ("sites", "again"): Again,
     ("pairs", "role"): Role,
     ("pairs", "source"): Source,
 }

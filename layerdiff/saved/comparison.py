@@ -59,6 +59,15 @@ class AlignmentSummary:
 
 
 @dataclass(frozen=True)
+class SecondRun:
+    """A second run of the target, held against the first; which calls differ is in the column `again`."""
+
+    side: Side
+    origins: tuple[Origin, ...] = ()
+    """Local errors that only the second run has, at the rows of the first. They are among the comparison's origins too."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of comparing a target with a reference."""
 
@@ -74,6 +83,9 @@ class Comparison:
     alignment: AlignmentSummary = AlignmentSummary(0)
     found: tuple[Found, ...] = ()
     """What the operators' programs say, before a profile: empty where none were recorded."""
+    again: SecondRun | None = None
+    baseline: Side | None = None
+    """A run that is known to be right, such as the same model in bf16; its differences are in the column `baseline_rel_l2`."""
 
     @property
     def verdict(self) -> Verdict:

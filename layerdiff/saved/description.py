@@ -14,7 +14,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.exact import Found, from_json, to_json
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.as_json import number, strict
-from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side, Unpaired
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, SecondRun, Side, Unpaired
 from layerdiff.sides import Both
 
 
@@ -28,6 +28,8 @@ class Description(NamedTuple):
     origins: tuple[Origin, ...]
     alignment: AlignmentSummary
     found: tuple[Found, ...]
+    again: SecondRun | None
+    baseline: Side | None
 
 
 def described(comparison: Comparison) -> dict[str, Json]:
@@ -38,10 +40,7 @@ def described(comparison: Comparison) -> dict[str, Json]:
         "target": _flat(comparison.target),
         "profile": comparison.profile,
         "notices": [_flat(notice) for notice in comparison.notices],
-        "origins": [
-            _flat(origin) | {"verdict": int(origin.verdict), "measured": number(origin.measured), "allowed": number(origin.allowed)}
-            for origin in comparison.origins
-        ],
+        "origins": _origins(comparison.origins),
         "alignment": {
             "paired": alignment.paired,
             "reference_only": [[call.site, call.reason] for call in alignment.reference_only],
@@ -51,7 +50,18 @@ def described(comparison: Comparison) -> dict[str, Json]:
             "remarks": alignment.remarks,
         },
         "found": [strict(to_json(found)) for found in comparison.found],
+        "again": None
+        if comparison.again is None
+        else {"side": _flat(comparison.again.side), "origins": _origins(comparison.again.origins)},
+        "baseline": None if comparison.baseline is None else _flat(comparison.baseline),
     }
+
+
+def _origins(origins: tuple[Origin, ...]) -> list[dict[str, Json]]:
+    return [
+        _flat(origin) | {"verdict": int(origin.verdict), "measured": number(origin.measured), "allowed": number(origin.allowed)}
+        for origin in origins
+    ]
 
 
 def description_of(value: Json) -> Description:
@@ -72,6 +82,8 @@ def description_of(value: Json) -> Description:
             remarks=_texts(alignment["remarks"]),
         ),
         found=tuple(from_json(found) for found in value["found"]),
+        again=_second(value["again"]),
+        baseline=None if value["baseline"] is None else _side(value["baseline"]),
     )
 
 
@@ -83,6 +95,10 @@ def _side(value: Json) -> Side:
     return Side(
         _text(value["path"]), _mapping(value["environment"]), _texts(value["files"]), _flag(value["complete"]), _text(value["label"])
     )
+
+
+def _second(value: Json) -> SecondRun | None:
+    return None if value is None else SecondRun(_side(value["side"]), tuple(_origin(origin) for origin in value["origins"]))
 
 
 def _notice(value: Json) -> Notice:

@@ -64,7 +64,7 @@ def save(comparison: Comparison, path: Path) -> Path:
 
 
 def _write(comparison: Comparison, file: h5py.File) -> None:
-    file.attrs["format"] = FORMAT
+    file.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: HDF5 never returns from some damage to the heap of other strings
     file.attrs["version"] = np.array(VERSION, "<i4")
     offsets, data = encode(comparison.texts)
     description = json.dumps(strict(described(comparison)), allow_nan=False).encode()
@@ -105,7 +105,7 @@ def open_comparison(path: str | Path) -> Comparison:
                 pairs,
                 texts,
                 files=files,
-                origin_rows=[*(origin.row for origin in description.origins), *(found.row for found in description.found)],
+                origin_rows=_rows(description),
                 path=str(path),
             )
         except TraceError as error:
@@ -123,7 +123,15 @@ def open_comparison(path: str | Path) -> Comparison:
         origins=description.origins,
         alignment=description.alignment,
         found=description.found,
+        again=description.again,
+        baseline=description.baseline,
     )
+
+
+def _rows(description: Description) -> list[int]:
+    """Every row of the sites that the description names."""
+    again = () if description.again is None else description.again.origins
+    return [origin.row for origin in (*description.origins, *again)] + [found.row for found in description.found]
 
 
 def _open(path: Path) -> h5py.File:
@@ -149,6 +157,7 @@ def _check_version(file: h5py.File, path: Path) -> None:
         version = [int(number) for number in np.atleast_1d(file.attrs.get("version", [0, 0]))]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise ComparisonError(f"{path} is not a saved comparison: its format cannot be read ({error}).") from error
+    name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
     if isinstance(name, str) and name == TRACE_FORMAT:
         raise ComparisonError(f"{path} is a trace, and a comparison needs two: layerdiff REFERENCE TARGET; or `layerdiff inspect`.")
     if not isinstance(name, str) or name != FORMAT:

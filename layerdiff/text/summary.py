@@ -15,6 +15,7 @@ from layerdiff.rows.cells import visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import against, amount, count, ratio
+from layerdiff.rows.further_runs import against_baseline, second_run
 from layerdiff.rows.header import coverage, mostly_unpaired, named, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.comparison import Comparison
@@ -60,7 +61,18 @@ def _compared(comparison: Comparison) -> list[Line]:
                 lines.append(line((f"           and {count(len(alone) - _MOST_UNPAIRED)} more: layerdiff show lists them (i)", Tone.DIM)))
         lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
     lines += _not_comparable(comparison)
+    lines += _further_runs(comparison)
     lines.append(line(("profile    ", Tone.DIM), profile_name(comparison)))
+    return lines
+
+
+def _further_runs(comparison: Comparison) -> list[Line]:
+    lines = []
+    if comparison.again is not None:
+        lines.append(line(("again      ", Tone.DIM), (visible(comparison.again.side.path), Tone.TARGET), f"  {second_run(comparison)}"))
+    if comparison.baseline is not None:
+        said = visible(against_baseline(comparison) or "")
+        lines.append(line(("baseline   ", Tone.DIM), (visible(comparison.baseline.path), Tone.REFERENCE), f"  {said}"))
     return lines
 
 

@@ -120,7 +120,10 @@ def open_column(file: h5py.File, name: str, dtype: np.dtype[Any]) -> h5d.Dataset
         raise UnsafeTraceError(
             f"{file.filename}: {name} must be one-dimensional {dtype}; it is {len(dataset.shape)}-dimensional of other width."
         )
-    found = dataset.dtype
+    try:
+        found = dataset.dtype
+    except (TypeError, ValueError) as error:  # a float of no machine
+        raise NotATraceError(f"{file.filename}: {name} is damaged: its type cannot be read ({error}).") from None
     if found != dtype:
         raise UnsafeTraceError(f"{file.filename}: {name} must be {dtype}; it is {found}.")
     return dataset

@@ -95,6 +95,7 @@ class _Judge:
     def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int]) -> None:
         self.runs = files.map(Recorded)
         self._pairs = pairs
+        self._met: dict[Pair, bool] = {}
         self.contents = Reading(self.runs)
         self._constants = Constants(self.runs, self.contents)
         self._told: set[str] = set()
@@ -177,25 +178,32 @@ class _Judge:
                 r, t = (int(run.file.calls.parent[call]) for run, call in zip(self.runs, (r, t), strict=True))
             if r < 0 or t < 0 or self._pairs.get(r) != t:
                 return None
-            whole = whole_body(self.runs, (r, t))
-            if whole is None or leaves_state(self.runs, whole):
-                continue
-            aligned = {one: other for one, other in calls.items() if one in set(whole.items.reference)}
-            incoming = Incoming(self.runs, whole, self._constants, calls, aligned, self.contents)
-            programs = Programs(self.runs, whole, incoming, aligned, self.contents)
-            try:
-                theirs = programs.run("target")
-                ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
-            except CannotReplay:
-                return None
-            if ours.opaque or theirs.opaque or not ours.cuts:
-                return None
-            made = [
-                row_difference(ours.cuts[r, at], theirs.cuts[t, at].reshape(ours.cuts[r, at].shape)) for at, _ in whole.interface.outputs
-            ]
-            if all(one.figure <= NOTHING for one in made):
+            met = self._met.get((r, t))
+            if met is None:
+                met = self._met[r, t] = self._meet(setting, (r, t), calls)
+            if met:
                 return self.runs.target.file.site(t)
         return None
+
+    def _meet(self, setting: Setting, pair: Pair, calls: Mapping[int, int]) -> bool:
+        """Whether the programs of a pair of module calls, children and all, compute the same on what the target was given."""
+        r, t = pair
+        whole = whole_body(self.runs, pair)
+        if whole is None or leaves_state(self.runs, whole):
+            return False
+        inside = set(whole.items.reference)
+        aligned = {one: other for one, other in calls.items() if one in inside}
+        incoming = Incoming(self.runs, whole, self._constants, calls, aligned, self.contents)
+        programs = Programs(self.runs, whole, incoming, aligned, self.contents)
+        try:
+            theirs = programs.run("target")
+            ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
+        except CannotReplay:
+            return False
+        if ours.opaque or theirs.opaque or not ours.cuts:
+            return False
+        made = [(ours.cuts[r, at], theirs.cuts[t, at]) for at, _ in whole.interface.outputs]
+        return all(row_difference(one, other.reshape(one.shape)).figure <= NOTHING for one, other in made)
 
     def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
         """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""

@@ -143,7 +143,7 @@ class _Watcher:
             other = self._noise(operation, args, results)
         if self._watch and not is_float_cast(self._run, operation):
             shown = results if other is None else other
-            self._ran.results[operation.call] = {position: np.array(made) for position, made in shown.items()}
+            self._ran.results[operation.call] = {position: _kept(made) for position, made in shown.items()}
         return other
 
     def handed(self, call: int, position: str, contents: Array) -> None:
@@ -163,6 +163,12 @@ class _Watcher:
                 made = programs.runs.target.operation(there)
                 return {p: programs.contents(programs.runs.target, value) for p, value in made.outputs.items() if p in operation.outputs}
         return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+
+
+def _kept(made: Array) -> Array:
+    copy = np.array(made)
+    copy.flags.writeable = False  # a program that is given it must not write to it
+    return copy
 
 
 def decides(operation: Operation, args: Arguments, results: Mapping[str, Array]) -> bool:

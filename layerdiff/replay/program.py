@@ -8,7 +8,7 @@ its version and taken from outside. What is never written here and read all the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerdiff.errors import TraceError
 from layerdiff.replay.operators import CannotReplay, run64
-from layerdiff.replay.recorded import Operation, Place, Recorded
+from layerdiff.replay.recorded import Operation, Place, Recorded, row_major
 from layerdiff.replay.refusal import NotRecorded
 from layerdiff.trace.arguments import Arguments, decode
 from layerdiff.trace.dtypes import dtype_named
@@ -93,8 +93,7 @@ def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watc
     if instead is not None:
         memory.accept(operation, instead)
         return
-    if run.is_view(operation):
-        memory.look(operation)
+    if run.is_view(operation):  # nothing moves; what it shows is asked for when it is read
         return
     try:
         if not operation.complete:
@@ -110,10 +109,26 @@ def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watc
         return
     memory.wrote(operation)
     positions = positions_of(operation, len(made))
+    if not operation.writes:
+        made = _apart(made, args)
     made_here = {position: tensor.numpy() for position, tensor in zip(positions, made, strict=False) if position in operation.outputs}
     shown = Arguments(_arrays(args.args), _arrays(args.kwargs))
     other = watcher.made(operation, shown, made_here)
     memory.accept(operation, made_here if other is None else other)
+
+
+def _apart(made: tuple[Tensor, ...], args: Arguments) -> tuple[Tensor, ...]:
+    """Results in memory of their own: an operator that had nothing to do returns its operand."""
+    given = {tensor.untyped_storage().data_ptr() for tensor in _tensors_in([*args.args, *args.kwargs.values()])}
+    return tuple(tensor.clone() if tensor.untyped_storage().data_ptr() in given else tensor for tensor in made)
+
+
+def _tensors_in(things: Any) -> Iterator[Tensor]:
+    for thing in things:
+        if isinstance(thing, Tensor):
+            yield thing
+        elif isinstance(thing, (list, tuple)):
+            yield from _tensors_in(thing)
 
 
 def positions_of(operation: Operation, count: int) -> list[str]:
@@ -140,7 +155,8 @@ class _Flat:
     """One storage."""
 
     contents: Tensor
-    defined: Tensor
+    defined: Tensor | None
+    """Which elements were written; None where all were."""
     version: int
 
 
@@ -154,20 +170,23 @@ class _Memory:
         """The contents of a value, as a view of its memory; what is not known of it comes in."""
         place = self._run.place(value)
         flat = self._flat(place)
-        defined = _seen(flat.defined, place)
-        if not bool(defined.all()):
-            coming = torch.from_numpy(np.array(self._watcher.incoming(value))).to(flat.contents.dtype)
+        if flat is None:
+            self._put(place, self._coming(value, place))
+        elif flat.defined is not None and not bool((defined := _seen(flat.defined, place)).all()):
             here = _seen(flat.contents, place)
-            self._fill(flat, place, torch.where(defined, here, coming.reshape(place.shape)))
-        return _seen(flat.contents, place)
+            self._put(place, torch.where(defined, here, self._coming(value, place)))
+        return _seen(self._flats[place.memory].contents, place)
+
+    def _coming(self, value: int, place: Place) -> Tensor:
+        coming = self._watcher.incoming(value)
+        _require_size(coming, place)
+        return _own(coming, place)
 
     def write(self, value: int, contents: Array) -> None:
-        """Put `contents` where a value lies."""
+        """Put `contents` where a value lies. What is handed over may be kept, and written to later."""
         place = self._run.place(value)
-        if np.shape(contents) != place.shape and np.size(contents) != math.prod(place.shape):
-            raise CannotReplay(f"a value has the shape {list(np.shape(contents))} in one run and {list(place.shape)} in the other")
-        flat = self._flat(place)
-        self._fill(flat, place, torch.from_numpy(np.array(contents)).to(flat.contents.dtype).reshape(place.shape))
+        _require_size(contents, place)
+        self._put(place, _own(contents, place))
 
     def accept(self, operation: Operation, results: Mapping[str, Array]) -> None:
         """Put the results of a call where they lie."""
@@ -175,9 +194,6 @@ class _Memory:
             value = operation.outputs.get(position)
             if value is not None:
                 self.write(value, contents)
-
-    def look(self, operation: Operation) -> None:
-        """A view: nothing moves; what it shows is asked for when it is read."""
 
     def wrote(self, operation: Operation) -> None:
         """A call has written to some of its operands."""
@@ -187,22 +203,39 @@ class _Memory:
                 continue
             place = self._run.place(value)
             flat = self._flat(place)
+            if flat is None:
+                continue
             flat.version = place.version + 1
-            _seen(flat.defined, _once(place)).fill_(True)
+            if flat.defined is not None:
+                _seen(flat.defined, _once(place)).fill_(True)
 
-    def _flat(self, place: Place) -> _Flat:
+    def _flat(self, place: Place) -> _Flat | None:
+        """The storage of a place, large enough; None where nothing is known of it at this version."""
         flat = self._flats.get(place.memory)
-        if flat is None:
-            dtype = _dtype(place.memory[1])
-            flat = self._flats[place.memory] = _Flat(torch.zeros(0, dtype=dtype), torch.zeros(0, dtype=torch.bool), place.version)
+        if flat is None or place.version != flat.version:  # something else wrote there
+            self._flats.pop(place.memory, None)
+            return None
         missing = place.extent - flat.contents.numel()
         if missing > 0:
+            if flat.defined is None:
+                flat.defined = torch.ones(flat.contents.numel(), dtype=torch.bool)
             flat.contents = torch.cat([flat.contents, flat.contents.new_zeros(missing)])
             flat.defined = torch.cat([flat.defined, flat.defined.new_zeros(missing)])
-        if place.version != flat.version:  # something else wrote there
-            flat.version = place.version
-            flat.defined.fill_(False)
         return flat
+
+    def _put(self, place: Place, contents: Tensor) -> None:
+        flat = self._flat(place)
+        dense = place.offset == 0 and place.strides == row_major(place.shape)
+        if dense and contents.is_contiguous() and (flat is None or flat.contents.numel() == contents.numel()):
+            # the whole of it, as far as anybody has seen: what lies beyond is added when somebody looks
+            if flat is None or flat.contents.data_ptr() != contents.data_ptr():
+                self._flats[place.memory] = _Flat(contents.reshape(-1), None, place.version)
+            return
+        if flat is None:
+            size = place.extent
+            flat = _Flat(contents.new_zeros(size), torch.zeros(size, dtype=torch.bool), place.version)
+            self._flats[place.memory] = flat
+        self._fill(flat, place, contents)
 
     def _fill(self, flat: _Flat, place: Place, contents: Tensor) -> None:
         once = _once(place)
@@ -216,7 +249,23 @@ class _Memory:
             except RuntimeError:  # its elements overlap in memory
                 where = _seen(torch.arange(flat.contents.numel()), once).reshape(-1)
                 flat.contents[where] = contents.reshape(-1)
-        _seen(flat.defined, once).fill_(True)
+        if flat.defined is not None:
+            seen = _seen(flat.defined, once)
+            seen.fill_(True)
+            if seen.numel() == flat.defined.numel():
+                flat.defined = None
+
+
+def _require_size(contents: Array, place: Place) -> None:
+    if np.size(contents) != math.prod(place.shape):
+        raise CannotReplay(f"a value has the shape {list(np.shape(contents))} in one run and {list(place.shape)} in the other")
+
+
+def _own(contents: Array, place: Place) -> Tensor:
+    """Contents as a tensor of the place's shape and kind, that may be written to."""
+    array = np.asarray(contents)
+    tensor = torch.from_numpy(array if array.flags.writeable else np.array(array))
+    return tensor.to(_dtype(place.memory[1])).reshape(place.shape)
 
 
 def _once(place: Place) -> Place:

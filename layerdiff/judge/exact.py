@@ -9,18 +9,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.coverage import covered_calls, recorded_operators
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import CallKind, CallStatus, Role
+from layerdiff.trace.schema import CallKind, Role
 
 if TYPE_CHECKING:
     from layerdiff.judge.programs import Judgement
@@ -41,15 +41,9 @@ class Found:
 
 def can_judge_exactly(files: Both[TraceFile]) -> str | None:
     """Why two files are not judged by their operators; None where they are. An empty text where they recorded none."""
-    if not all(_options_of(file) for file in files):
+    if not all(recorded_operators(file) for file in files):
         return ""
     return None if importlib.util.find_spec("torch") is not None else NO_TORCH
-
-
-def _options_of(file: TraceFile) -> list[str]:
-    options = file.meta.get("options")
-    globs = options.get("operators") if isinstance(options, dict) else None
-    return [glob for glob in globs if isinstance(glob, str)] if isinstance(globs, list) else []
 
 
 def judge_exactly(
@@ -61,11 +55,11 @@ def judge_exactly(
     reference, target = sites["reference_call"][rows], sites["target_call"][rows]
     both = (reference >= 0) & (target >= 0) & (sites["kind"][rows] == CallKind.MODULE)
     modules = dict(zip(reference[both].tolist(), target[both].tolist(), strict=True))
-    covered = _covered(files.target)
+    covered = covered_calls(files)
     place = _Rows(rows, reference, target)
     found: list[Found] = []
     last: Judgement | None = None
-    for done, total, judgement in judge_programs(files, modules, covered):
+    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows)):
         last = judgement
         found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
         yield done, total, found
@@ -76,11 +70,11 @@ def judge_exactly(
     yield 1, 1, found
 
 
-def _covered(file: TraceFile) -> set[int]:
-    globs = _options_of(file)
-    calls = file.calls
-    modules = np.flatnonzero((calls.kind == CallKind.MODULE) & (calls.status == CallStatus.RETURNED)).tolist()
-    return {call for call in modules if any(fnmatchcase(file.text(int(calls.module[call])) or "", glob) for glob in globs)}
+def _settled(sites: Columns, pairs: Columns, rows: NDArray[np.int64]) -> set[int]:
+    """The target's operator calls that made the reference's bits of the reference's bits: nothing of the target's shows there."""
+    outputs, equal_out, equal_in = _equalities(sites, pairs)
+    same = outputs & equal_out & equal_in & (sites["reference_call"] >= 0) & (sites["kind"] == CallKind.OPERATOR)
+    return set(sites["target_call"][rows[same[rows]]].tolist())
 
 
 class _Rows:

@@ -6,7 +6,7 @@ It needs torch. What it says is independent of any profile; `judge/exact.py` tur
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.calls import align_calls
 from layerdiff.judge.carried import carried_flip
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
+from layerdiff.judge.coverage import is_covered
 from layerdiff.judge.decisions import with_decisions
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
@@ -63,10 +64,13 @@ class Judgement:
     same: int = 0
 
 
-def judge_programs(files: Both[TraceFile], pairs: Mapping[int, int], covered: set[int]) -> Iterator[tuple[int, int, Judgement]]:
+def judge_programs(
+    files: Both[TraceFile], pairs: Mapping[int, int], covered: Both[set[int]], settled: Collection[int] = ()
+) -> Iterator[tuple[int, int, Judgement]]:
     """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
 
-    `pairs`: the target's module call of each of the reference's; `covered`: the target's module calls whose operators were recorded.
+    `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
+    `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
     """
     judge = _Judge(files, pairs)
     found = Judgement()
@@ -74,12 +78,12 @@ def judge_programs(files: Both[TraceFile], pairs: Mapping[int, int], covered: se
     all_bodies = list(bodies(judge.runs, pairs, roots))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
-    own_calls = [call for body in all_bodies for call in body.items.target if not judge.runs.target.is_module(call)]
+    own_calls = [call for body in all_bodies for call in body.items.target if call not in settled and not judge.runs.target.is_module(call)]
     total, done = len(all_bodies) + len(own_calls), 0
     setting = judge.setting(all_bodies)
     back = {t: r for r, t in calls.items()}
     for body, own in zip(all_bodies, aligned, strict=True):
-        if body.calls[1] in covered:
+        if is_covered(body, covered):
             judge.judge(setting, body, own, calls, found)
         done += 1
         yield done, total, found

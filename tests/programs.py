@@ -218,7 +218,7 @@ def module_pairs(files: Both[TraceFile]) -> dict[int, int]:
 def judged(reference: Path, target: Path) -> Judgement:
     """What exact arithmetic says of two traces."""
     files = opened(reference, target)
-    covered = set(np.flatnonzero(files.target.calls.kind == CallKind.MODULE).tolist())
+    covered = files.map(lambda file: set(np.flatnonzero(file.calls.kind == CallKind.MODULE).tolist()))
     *_, (_, _, last) = judge_programs(files, module_pairs(files), covered)
     return last
 

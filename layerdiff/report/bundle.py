@@ -25,6 +25,7 @@ from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.markdown import as_markdown
 from layerdiff.report.safetensors_file import stored, write
 from layerdiff.rows.figures import amount, count
+from layerdiff.rows.grouped import grouped
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.comparison import Comparison
@@ -79,8 +80,9 @@ def _slug(origin: Origin) -> str:
 
 
 def _chosen(comparison: Comparison, sites: Sequence[str]) -> list[Origin]:
-    if not sites:
-        return list(comparison.origins)
+    if not sites:  # one of each kind before repeats
+        groups = grouped(comparison.origins)
+        return [group.origin for group in groups] + [other for group in groups for other in group.others]
     found = []
     for site in sites:
         origins = [origin for origin in comparison.origins if origin.site == site]

@@ -13,6 +13,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.report import facts
 from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import count, exact
+from layerdiff.rows.header import judged_by
 from layerdiff.saved.comparison import Comparison
 
 
@@ -48,6 +49,7 @@ def _summary(comparison: Comparison) -> ElementTree.Element:
         f"reference: {comparison.reference.path} {comparison.reference.label}",
         f"target: {comparison.target.path} {comparison.target.label}",
         f"profile: {comparison.profile.get('name', 'custom')}",
+        *([judged_by(comparison) or ""] if judged_by(comparison) else []),
         f"paired: {count(comparison.alignment.paired)} calls",
         *(f"{verdict.label}: {count(number)}" for verdict, number in facts.verdict_counts(comparison)),
         *(f"notice {notice.kind}: {notice.statement}" for notice in comparison.notices),

@@ -10,15 +10,17 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import amount, count, exact
 from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
+from layerdiff.rows.grouped import Group, grouped
+from layerdiff.rows.header import judged_by
 from layerdiff.saved.comparison import Comparison, Unpaired
 
 _ORIGINS: Final = 25
 _EVIDENCE: Final = 12
+_SITES: Final = 50
 _UNPAIRED: Final = 10
 _ENVIRONMENT: Final = 40
 _NOTICES: Final = 20
@@ -45,7 +47,11 @@ def _finding(comparison: Comparison) -> Iterator[str]:
         yield f"## layerdiff: {first.verdict.label} at {code(facts.site_name(first.site))}"
         yield f"\n**{text(first.statement)}** ({facts.where(first)}, value {code(first.value)})"
         yield f"\n{text(facts.measured_against(first))}"
-        others = sum(origin.defect for origin in comparison.origins) - 1
+        groups = [group for group in grouped(comparison.origins) if group.origin.defect]
+        repeats = groups[0].repeats()
+        if repeats is not None:
+            yield f"\n{text(repeats[:1].upper() + repeats[1:])}."
+        others = sum(1 + len(group.others) for group in groups[1:])
         if others:
             yield f"\n{amount(others, 'more origin')} below."
     profile = comparison.profile.get("name", "custom")
@@ -55,6 +61,9 @@ def _finding(comparison: Comparison) -> Iterator[str]:
         yield f"- second run of the target: {code(comparison.again.side.path)}: {second_run(comparison)}"
     if comparison.baseline is not None:
         yield f"- baseline: {code(comparison.baseline.path)} {text(comparison.baseline.label)}: {text(against_baseline(comparison) or '')}"
+    by = judged_by(comparison)
+    if by is not None:
+        yield f"- {text(by)}"
     yield f"- profile {text(str(profile))}; sites: " + ", ".join(f"{count(n)} {v.label}" for v, n in facts.verdict_counts(comparison))
     for side, name in ((comparison.reference, "reference"), (comparison.target, "target")):
         if not side.complete:
@@ -74,12 +83,15 @@ def _origins(comparison: Comparison) -> Iterator[str]:
         return
     yield "### Origins\n"
     head = ("site", "where", "value", "verdict", "defect", "measured", "allowed", "rule", "finding")
-    yield from _table(head, (_origin_cells(origin) for origin in origins[:_ORIGINS]))
-    if len(origins) > _ORIGINS:
-        yield f"\n{amount(len(origins) - _ORIGINS, 'more origin')}: `layerdiff report ... -f json` lists all."
+    groups = grouped(origins)
+    yield from _table(head, (_origin_cells(group) for group in groups[:_ORIGINS]))
+    left = sum(1 + len(group.others) for group in groups[_ORIGINS:])
+    if left:
+        yield f"\n{amount(left, 'more origin')}: `layerdiff report ... -f json` lists all."
 
 
-def _origin_cells(origin: Origin) -> list[str]:
+def _origin_cells(group: Group) -> list[str]:
+    origin, repeats = group.origin, group.repeats()
     return [
         code(facts.site_name(origin.site)),
         facts.where(origin),
@@ -89,18 +101,24 @@ def _origin_cells(origin: Origin) -> list[str]:
         exact(origin.measured),
         exact(origin.allowed),
         text(origin.rule),
-        text(origin.statement if origin.cause is None else f"{origin.cause}: {origin.statement}"),
+        text((origin.statement if origin.cause is None else f"{origin.cause}: {origin.statement}") + (f"; {repeats}" if repeats else "")),
     ]
 
 
 def _evidence(comparison: Comparison) -> Iterator[str]:
-    shown = comparison.origins[:_EVIDENCE]
+    groups = grouped(comparison.origins)
+    shown = groups[:_EVIDENCE]
     if not shown:
         return
     yield "### Evidence"
-    for origin in shown:
+    for group in shown:
+        origin = group.origin
         yield f"\n{code(facts.site_name(origin.site))}, {facts.where(origin)}:\n"
-        for key, value in facts.flat(origin.evidence).items():
+        if group.others:
+            named = ", ".join(code(facts.site_name(other.site)) for other in group.others[:_SITES])
+            more = f" and {count(len(group.others) - _SITES)} more" if len(group.others) > _SITES else ""
+            yield f"- the same at {named}{more}"
+        for key, value in facts.flat(group.evidence).items():
             yield f"- {code(key)}: {text(value)}"
         worst = facts.worst_of(comparison, origin.row)
         if worst is None:
@@ -113,8 +131,9 @@ def _evidence(comparison: Comparison) -> Iterator[str]:
         )
         if any(worst.nonfinite):
             yield f"- not finite: {count(worst.nonfinite[0])} in the reference, {count(worst.nonfinite[1])} in the target"
-    if len(comparison.origins) > len(shown):
-        yield f"\nEvidence of {amount(len(comparison.origins) - len(shown), 'more origin')}: `layerdiff report ... -f json`."
+    left = sum(1 + len(group.others) for group in groups[_EVIDENCE:])
+    if left:
+        yield f"\nEvidence of {amount(left, 'more origin')}: `layerdiff report ... -f json`."
 
 
 def _maybe(value: float) -> str:
@@ -199,10 +218,11 @@ def _reproduce(comparison: Comparison) -> Iterator[str]:
     option = "" if profile == "strict" else f" --profile {shlex.quote(str(comparison.profile.get('path') or profile))}"
     further = "" if comparison.again is None else f" --again {shlex.quote(comparison.again.side.path)}"
     further += "" if comparison.baseline is None else f" --baseline {shlex.quote(comparison.baseline.path)}"
+    operators = "" if judged_by(comparison) is None else " --operators"
     yield "### Reproduce\n"
     commands = [
-        "layerdiff record -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
-        "layerdiff record -o target.h5 -- SCRIPT ARGS      # on the machine of the target",
+        f"layerdiff record{operators} -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
+        f"layerdiff record{operators} -o target.h5 -- SCRIPT ARGS      # on the machine of the target",
         f"layerdiff diff {reference} {target}{option}{further}",
         f"layerdiff show {reference} {target}{option}        # in the terminal",
     ]

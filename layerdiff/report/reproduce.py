@@ -220,7 +220,8 @@ def argument(thing: Any, operands: dict[str, Tensor], device: str, wide: bool) -
         return [argument(item, operands, device, wide) for item in thing]
     if not isinstance(thing, dict):
         return thing
-    kind, content = next(iter(thing.items())) if thing else ("nothing", [])
+    content: Any
+    kind, content = next(iter(thing.items()), ("nothing", None))
     if kind == "tensor" and content in operands:
         return operands[content]
     if kind == "tuple":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from layerdiff.diagnose.findings import Origin
-from layerdiff.judge.tables import Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.figures import amount, count
+from layerdiff.rows.grouped import grouped
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.saved.comparison import Comparison, Side
 
@@ -29,6 +30,20 @@ def mostly_unpaired(comparison: Comparison) -> bool:
 def profile_name(comparison: Comparison) -> str:
     """The profile judged by, as a user named it."""
     return visible(str(comparison.profile.get("name", "strict")))
+
+
+BY_THRESHOLDS_ONLY: Final = "judged by thresholds; record with --operators to decide"
+
+
+def judged_by(comparison: Comparison) -> str | None:
+    """That operators would decide what thresholds can only guess; None where operators decided, or where there is nothing to decide."""
+    sites = comparison.sites
+    open_ = (sites["reference_call"] >= 0) & (sites["target_call"] >= 0) & (sites["verdict"] < Verdict.NOT_COMPARABLE)
+    open_ &= sites["verdict"] != Verdict.IDENTICAL
+    guessed, all_of_them = int((open_ & (sites["exact"] == BY_THRESHOLDS)).sum()), int(open_.sum())
+    if not guessed:
+        return None
+    return BY_THRESHOLDS_ONLY if guessed == all_of_them else f"{guessed} of {all_of_them} calls that differ {BY_THRESHOLDS_ONLY}"
 
 
 def side_label(side: Side) -> str:
@@ -103,7 +118,9 @@ def answer(comparison: Comparison, *, pending: bool = False) -> Line:
 def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:
     if not comparison.origins:
         return []
-    first, many = comparison.origins[0], len(comparison.origins)
+    groups = grouped(comparison.origins)
+    first, many = comparison.origins[0], len(groups)
+    here = f" and {amount(len(groups[0].others), 'more site')}" if groups[0].others else ""
     worst, shown = max(origin.verdict for origin in comparison.origins), mark(first.verdict)
     others = f"  ·  {amount(many - 1, 'more origin')}" if many > 1 else ""
     if worst > first.verdict:
@@ -113,6 +130,7 @@ def _origins(comparison: Comparison, before: str) -> list[tuple[str, Tone]]:
         (f"{shown.glyph} {shown.word}", shown.tone),
         (" at ", Tone.DIM),
         (named(comparison, first) or "the root", Tone.STRONG),
+        (here, Tone.STRONG),
         (others, Tone.PLAIN),
     ]
 

@@ -6,6 +6,7 @@ Where under half of the calls pair, that comes first: verdicts of the rest say l
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import against, amount, count, ratio
 from layerdiff.rows.further_runs import against_baseline, second_run
-from layerdiff.rows.header import coverage, mostly_unpaired, named, profile_name, side_label
+from layerdiff.rows.grouped import Group, explained, grouped
+from layerdiff.rows.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind
 
 _MOST_ORIGINS = 10
 _MOST_UNPAIRED = 5
@@ -62,7 +65,8 @@ def _compared(comparison: Comparison) -> list[Line]:
         lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
     lines += _not_comparable(comparison)
     lines += _further_runs(comparison)
-    lines.append(line(("profile    ", Tone.DIM), profile_name(comparison)))
+    by = judged_by(comparison)
+    lines.append(line(("profile    ", Tone.DIM), profile_name(comparison), (f", {by}" if by else "", Tone.NOTICE)))
     return lines
 
 
@@ -122,9 +126,9 @@ def _verdict(comparison: Comparison) -> Line:
     if not origins:
         said = "no origin" if comparison.verdict is not Verdict.NOT_COMPARABLE else "nothing could be compared"
     elif faults == len(origins):
-        said = amount(len(origins), "origin")
+        said = _counted(origins)
     else:
-        said = f"{amount(len(origins), 'origin')}, {count(faults)} of them {'a defect' if faults == 1 else 'defects'}"
+        said = f"{_counted(origins)}, {count(faults)} of them {'a defect' if faults == 1 else 'defects'}"
     if comparison.defect and not faults:  # the verdict of the sites would contradict what the notices say
         kinds = ", ".join(dict.fromkeys(visible(notice.kind) for notice in comparison.notices if notice.defect))
         return line((f"✗ {kinds}", Tone.FAULT), (f"  {said}", Tone.STRONG), ": no module is at fault, the runs are not given the same")
@@ -136,18 +140,25 @@ def _verdict(comparison: Comparison) -> Line:
     return line((f"{worst.glyph} {worst.word}", worst.tone), (f"  {said}", Tone.STRONG), (f": {end}", Tone.PLAIN))
 
 
+def _counted(origins: Sequence[Origin]) -> str:
+    groups = len(grouped(origins))
+    return amount(len(origins), "origin") + ("" if groups == len(origins) else f" of {amount(groups, 'kind')}")
+
+
 def _origins(comparison: Comparison) -> list[Line]:
     lines: list[Line] = []
     several = len({origin.step for origin in comparison.origins} | {step for _, step in comparison.alignment.steps}) > 1
-    for number, origin in enumerate(comparison.origins[:_MOST_ORIGINS], 1):
-        lines += [line(), *_origin(number, origin, named(comparison, origin), several)]
-    left = len(comparison.origins) - _MOST_ORIGINS
+    groups = grouped(comparison.origins)
+    for number, group in enumerate(groups[:_MOST_ORIGINS], 1):
+        lines += [line(), *_origin(number, group, named(comparison, group.origin), several)]
+    left = sum(1 + len(group.others) for group in groups[_MOST_ORIGINS:])
     if left > 0:
         lines += [line(), line((f"and {amount(left, 'more origin')}: layerdiff show, o lists them", Tone.DIM))]
     return lines
 
 
-def _origin(number: int, origin: Origin, name: str, several_steps: bool) -> list[Line]:
+def _origin(number: int, group: Group, name: str, several_steps: bool) -> list[Line]:
+    origin = group.origin
     shown = mark(origin.verdict)
     marks = [f"step {origin.step}"] if several_steps else []
     marks += [f"call {origin.occurrence}"] if origin.occurrence else []
@@ -156,7 +167,7 @@ def _origin(number: int, origin: Origin, name: str, several_steps: bool) -> list
     verdict = (f"  {shown.glyph} {shown.word}", shown.tone)
     lines = [
         line((f"{number:>2}  ", Tone.DIM), (place, Tone.STRONG), (f"  {visible(origin.value)}", Tone.DIM), verdict),
-        line(f"    {visible(origin.statement)}"),
+        line(f"    {visible(explained(origin))}"),
     ]
     rule = visible(origin.rule)
     if origin.measured is not None or origin.allowed is not None:
@@ -165,17 +176,24 @@ def _origin(number: int, origin: Origin, name: str, several_steps: bool) -> list
         lines.append(line(("    measured ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))
-    if origin.evidence:
-        lines.append(line((f"    evidence: {', '.join(facts(origin.evidence))}", Tone.DIM)))
+    repeats = group.repeats()
+    if repeats is not None:
+        lines.append(line((f"    {repeats}", Tone.STRONG)))
+    shown_facts = {name: fact for name, fact in group.evidence.items() if fact != origin.statement}
+    if shown_facts:
+        lines.append(line((f"    evidence: {', '.join(facts(shown_facts))}", Tone.DIM)))
     return lines
 
 
 def _next(comparison: Comparison) -> list[Line]:
     both = shlex.join([visible(comparison.reference.path), visible(comparison.target.path)])
     if comparison.origins:
+        kinds, rows = comparison.sites["kind"], len(comparison.sites["kind"])
+        calls = any(0 <= origin.row < rows and kinds[origin.row] == CallKind.OPERATOR for origin in comparison.origins)
         return [
             line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT)),
             line(("report   ", Tone.DIM), (f"layerdiff report {both} -f markdown -o issue.md", Tone.ACCENT)),
+            *([line(("bundle   ", Tone.DIM), (f"layerdiff report {both} -f bundle -o bundle", Tone.ACCENT))] if calls else []),
         ]
     if mostly_unpaired(comparison):
         return [

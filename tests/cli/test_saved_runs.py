@@ -69,7 +69,7 @@ def test_reports(run: Run, defect: Path, tmp_path: Path) -> None:
 
 
 def test_report_in_an_unknown_format(run: Run, defect: Path) -> None:
-    assert "There is no format 'pdf'. Choose one of markdown, json, junit." in run("report", defect, "-f", "pdf", code=2).stderr
+    assert "There is no format 'pdf'. Choose one of markdown, json, junit, bundle." in run("report", defect, "-f", "pdf", code=2).stderr
 
 
 def test_report_into_a_missing_folder(run: Run, defect: Path) -> None:

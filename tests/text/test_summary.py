@@ -24,7 +24,7 @@ def test_a_fault_with_its_numbers_and_the_next_command() -> None:
         "reference  reference.h5  LlamaForCausalLM fp32 x1 cpu",
         "target     target.h5  LlamaForCausalLM bf16 x1 cuda",
         "aligned    422 of 422 calls paired",
-        "profile    strict",
+        "profile    strict, judged by thresholds; record with --operators to decide",
         "",
         "◆ dtype-mismatch: bf16 against fp32",
         "",

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.coverage import covered_calls, recorded_operators
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
-from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a saved comparison is opened without what reads a trace
     from layerdiff.judge.programs import Judgement
+    from layerdiff.trace.reader import TraceFile
 
 ALLOWED_BY: Final = {"tf32": "tf32", "quantised": "quantised", "collectives": "low-precision-collectives"}
 """What in a profile's `allow` permits a kind of precision. A rounded constant is permitted always; the others never."""
@@ -41,6 +40,8 @@ class Found:
 
 def can_judge_exactly(files: Both[TraceFile]) -> str | None:
     """Why two files are not judged by their operators; None where they are. An empty text where they recorded none."""
+    from layerdiff.judge.coverage import recorded_operators
+
     if not all(recorded_operators(file) for file in files):
         return ""
     return None if importlib.util.find_spec("torch") is not None else NO_TORCH
@@ -50,6 +51,7 @@ def judge_exactly(
     sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, files: Both[TraceFile], rows: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, list[Found]]]:
     """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far)."""
+    from layerdiff.judge.coverage import covered_calls
     from layerdiff.judge.programs import judge_programs
 
     reference, target = sites["reference_call"][rows], sites["target_call"][rows]

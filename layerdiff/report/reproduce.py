@@ -172,22 +172,42 @@ def run(operator: Any, call: dict[str, Any], operands: dict[str, Tensor], device
 
 
 def run64(operator: Any, call: dict[str, Any], operands: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The results in float64 on the host. A fused attention that has no kernel there is its formula."""
+    """The results in float64 on the host. A fused attention or grouped product that has no kernel there is its formula."""
     try:
         return run(operator, call, operands, "cpu", wide=True)
     except UnusableError:
-        if not operator._schema.name.startswith("aten::_scaled_dot_product"):
+        formula = next((made for name, made in FORMULAS.items() if operator._schema.name.startswith(name)), None)
+        if formula is None:
             raise
-    given = dict(zip((known.name for known in operator._schema.arguments), call["arguments"].get("args", []), strict=False))
-    given |= call["arguments"].get("kwargs", {})
-    query, key, value, mask, causal, scale = (
-        argument(given.get(name), operands, "cpu", True) for name in ("query", "key", "value", "attn_bias", "is_causal", "scale")
-    )
+    pictures = dict(zip((known.name for known in operator._schema.arguments), call["arguments"].get("args", []), strict=False))
+    pictures |= call["arguments"].get("kwargs", {})
+    return formula({name: argument(picture, operands, "cpu", True) for name, picture in pictures.items()})
+
+
+def attention(given: dict[str, Any]) -> dict[str, Tensor]:
+    """softmax(q k^T scale + mask) v."""
     if given.get("dropout_p"):
         raise UnusableError("it drops out at random")
-    grouped = query.shape[-3] != key.shape[-3]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return {"out[0]": attend(query, key, value, mask, is_causal=bool(causal), scale=scale, enable_gqa=grouped)}
+    query, key, value = given["query"], given["key"], given["value"]
+    mask, causal, scale = given.get("attn_bias", given.get("attn_mask")), bool(given.get("is_causal")), given.get("scale")
+    attend, grouped = torch.nn.functional.scaled_dot_product_attention, query.shape[-3] != key.shape[-3]
+    return {"out[0]": attend(query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=grouped)}
+
+
+def grouped_product(given: dict[str, Any]) -> dict[str, Tensor]:
+    """Rows of the first operand in groups that end where `offs` says, each by a matrix of its own."""
+    rows, matrices, ends = given["self"], given["mat2"], given.get("offs")
+    if rows.dim() != 2 or matrices.dim() != 3 or ends is None or given.get("bias") is not None:
+        raise UnusableError("only groups of rows are known")
+    made = torch.zeros(rows.shape[0], matrices.shape[2], dtype=torch.float64)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        made[start:end] = rows[start:end] @ matrices[group]
+        start = end
+    return {"out": made}
+
+
+FORMULAS = {"aten::_scaled_dot_product": attention, "aten::_grouped_mm": grouped_product}
 
 
 def laid_out(operands: dict[str, Tensor], described: dict[str, Any], device: str) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from captures.kernels import PRODUCTS, Kernel, product, split_dropped
 from layerdiff import Recorder, compare_traces
@@ -192,6 +192,31 @@ def test_operands_lie_as_they_lay(dtypes: Comparison, tmp_path: Path) -> None:
     assert {"in[0]": (0, 1), "in[1]": (5, 1)} == {position: tensor.stride() for position, tensor in placed.items()}
     assert placed["in[0]"].untyped_storage().data_ptr() == placed["in[1]"].untyped_storage().data_ptr()
     assert all(torch.equal(operands[position], tensor) for position, tensor in placed.items())
+
+
+def call_of(operator: str, **tensors: Tensor | list[int]) -> tuple[Any, dict[str, Any], dict[str, Tensor]]:
+    """A call with named arguments as call.json has it, with its operands."""
+    operands = {f"in.{name}": tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    described = {position: {"strides": list(t.stride()), "offset": 0, "memory": i} for i, (position, t) in enumerate(operands.items())}
+    pictures = {name: {"tensor": f"in.{name}"} if isinstance(thing, Tensor) else thing for name, thing in tensors.items()}
+    call = {"operator": operator, "arguments": {"args": [], "kwargs": pictures}, "operands": described}
+    return reproduce.operator_named(operator, frozenset()), call, operands
+
+
+def test_a_fused_attention_without_a_kernel_in_float64_is_its_formula() -> None:
+    q, k, v = (torch.randn(1, 2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    arguments: dict[str, Any] = {"query": q, "key": k, "value": v, "is_causal": True, "scale": 0.25, "compute_log_sumexp": False}
+    made = reproduce.run64(*call_of("aten._scaled_dot_product_efficient_attention.default", **arguments, attn_bias=None))
+    scores = (q @ k.transpose(-1, -2) * 0.25).masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+    torch.testing.assert_close(scores.softmax(-1) @ v, made["out[0]"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped product")
+def test_a_grouped_product_in_float64_is_a_product_a_group() -> None:
+    rows, matrices = torch.arange(12.0).double().reshape(6, 2), torch.arange(12.0).double().reshape(2, 2, 3)
+    made = reproduce.run64(*call_of("aten._grouped_mm.default", self=rows, mat2=matrices, offs=torch.tensor([2, 6], dtype=torch.int32)))
+    expected = torch.cat([rows[:2] @ matrices[0], rows[2:] @ matrices[1]])
+    assert torch.equal(expected, made["out"])
 
 
 def edited(folder: Path, **changes: Any) -> Path:

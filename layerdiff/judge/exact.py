@@ -115,6 +115,8 @@ def _fill(
             own = judged.own.get(call)
             if paired and outputs[row] and (equal_out[row] or call in judged.unwritten):
                 verdict = Verdict.IDENTICAL
+            elif own is not None and own.verdict == "not-comparable":
+                verdict, reason = Verdict.NOT_COMPARABLE, own.statement
             elif reason is not None and own is None:
                 verdict = Verdict.NOT_COMPARABLE
             elif not paired:

@@ -50,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (UnusableError, ImportError, OSError) as error:
         print(f"reproduce: {printable(str(error))}", file=sys.stderr)
         return 2
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        print(f"reproduce: call.json is not as it must be ({type(error).__name__}: {printable(str(error))})", file=sys.stderr)
+        return 2
     return 0
 
 

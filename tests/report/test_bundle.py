@@ -259,7 +259,23 @@ def test_an_argument_that_is_no_argument_is_refused(dropped: Comparison, tmp_pat
     ):
         assert 2 == reproduce.main([str(edited(written.folder, arguments={"args": args}))])
         assert reason in capsys.readouterr().err
-    assert 2 == reproduce.main([str(edited(written.folder, format="other"))])
+    assert 0 == reproduce.main([str(write_bundle(dropped, tmp_path / "right")[0].folder)])
+    right = json.loads((tmp_path / "right" / written.folder.name / "call.json").read_text())
+    capsys.readouterr()
+    odd: list[dict[str, Any]] = [
+        {"arguments": {"args": 3}},
+        {"arguments": {"args": [{"tensor": ["x"]}]}},
+        {"arguments": {"kwargs": [1]}},
+        {"operands": {"in[0]": 3}},
+        {"operands": {"in[0]": {"key": "t0", "dtype": "float32", "shape": [1 << 60], "strides": [1]}}},
+        {"operands": {"in[0]": {"key": "t9", "dtype": "float32", "shape": [1], "strides": [1]}}},
+        {"results": {"out": None}},
+        {"format": "other"},
+    ]
+    for changes in odd:
+        assert 2 == reproduce.main([str(edited(written.folder, **(right | changes)))]), changes
+        said = capsys.readouterr()
+        assert said.err.startswith("reproduce: ") and said.err.count("\n") == 1
     (written.folder / "call.json").write_text("no json")
     assert 2 == reproduce.main([str(written.folder)])
 

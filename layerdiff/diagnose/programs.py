@@ -78,6 +78,8 @@ def _named(local: Local, sites: Columns, texts: Texts, row: int) -> tuple[str | 
         return "operator-added", Verdict.DEFECT
     if ", reference " not in static:
         return None, local.verdict
+    if len({part.partition("(")[0] for part in static.split(", reference ")}) > 1:
+        return "operator-differs", Verdict.DEFECT
     parent = int(sites["parent"][row])
     owner = "" if parent < 0 else f"{texts[int(sites['type'][parent])]} {texts[int(sites['site'][parent])]}"
     if static.startswith("add(") and "norm" in owner.lower() and _is_small(static):

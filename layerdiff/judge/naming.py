@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,15 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     """The call where the programs part on their way to a cut: calls, position, evidence."""
     back = {t: r for r, t in programs.aligned.items()}
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
-    first = _first_without_equal(theirs, ours, cones.target)
+    first = _first_without_equal(theirs, ours, cones.target - _copies(programs.runs.target, cones.target))
+    first = first or _first_without_equal(theirs, ours, cones.target)
     other = _first_without_equal(ours, theirs, cones.reference)
     changed = _first_changed(programs, wiring, ours, theirs, cones.target)
     if changed is not None and (first is None or changed[1] <= first[0]):
         return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
     if first is not None:
         call, position = first
-        partner = back.get(call, -1)
+        partner = back.get(call, _replaced(programs, theirs, ours, call, other))
         same = partner >= 0 and wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
         if (
             other is not None
@@ -47,12 +48,72 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
             and other[0] in cone_of_call(programs.runs.reference, programs.body.items.reference, partner)
         ):
             return _missing(programs, other, programs.runs.target.operation(call).name)
+        rewired = _given_another(programs, ours, theirs, partner, call) if same else None
+        if rewired is not None:
+            return rewired
         return (partner, call), position, _static_difference(programs, wiring, partner, call)
     if other is not None and other[0] not in programs.aligned:
         return _missing(programs, other, None)
     if other is not None:
         static = f"the target never makes what {_shown(programs.runs.reference, other[0])} makes"
         return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
+    return None
+
+
+def _replaced(programs: Programs, theirs: Ran, ours: Ran, call: int, other: tuple[int, str] | None) -> int:
+    """The reference's call in whose place one of the target's stands that has no partner: both make what the other side never does."""
+    if other is None or other[0] in programs.aligned:
+        return -1
+    shapes = [[made.shape for made in results.values()] for results in (ours.results[other[0]], theirs.results[call])]
+    return other[0] if shapes[0] == shapes[1] else -1
+
+
+_COPIES: Final = frozenset({"clone", "copy_", "_to_copy", "contiguous", "lift_fresh_copy"})
+
+
+def _copies(run: Recorded, calls: set[int]) -> set[int]:
+    """Calls that hand on what they are given: another value there was another before."""
+    return {call for call in calls if run.operation(call).name.split(".")[1] in _COPIES}
+
+
+def _given_another(
+    programs: Programs, our_ran: Ran, their_ran: Ran, reference: int, target: int
+) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+    """An operand of two aligned calls that comes from a call that makes something else: the reference's, whose result is not handed on."""
+    ours, theirs = programs.runs.reference, programs.runs.target
+    for position, value in theirs.operation(target).inputs.items():
+        partner = ours.operation(reference).inputs.get(position)
+        if partner is None:
+            continue
+        there = _maker(theirs, programs.body.items.target, target, value)
+        here = _maker(ours, programs.body.items.reference, reference, partner)
+        if here is not None and there is not None and _alike(our_ran.results.get(here), their_ran.results.get(there)):
+            continue
+        if here is not None and programs.aligned.get(here) is not None and programs.aligned.get(here) != there:
+            given = "a value that came in" if there is None else _shown(theirs, there)
+            static = f"{_shown(theirs, target)} is given {given} in place of what {_shown(ours, here)} makes"
+            return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
+    return None
+
+
+def _alike(one: Mapping[str, Array] | None, other: Mapping[str, Array] | None) -> bool:
+    """Whether two calls made the same first value."""
+    if not one or not other:
+        return False
+    made = next(iter(one.values())), next(iter(other.values()))
+    return made[0].shape == made[1].shape and row_difference(unmasked(made[0]), unmasked(made[1])).figure <= NOTHING
+
+
+def _maker(run: Recorded, items: Sequence[int], before: int, value: int) -> int | None:
+    """The operator call of the body that made what a value holds, copies and views left out; None where it came in."""
+    memory = run.place(value).memory[0]
+    for item in reversed(items[: items.index(before)]):
+        if run.is_module(item) or run.is_view(run.operation(item)) or not _makes(run, item, memory):
+            continue
+        operation = run.operation(item)
+        if operation.name.split(".")[1] not in _COPIES or "in[0]" not in operation.inputs or operation.writes:
+            return item
+        memory = run.place(operation.inputs["in[0]"]).memory[0]
     return None
 
 
@@ -72,12 +133,10 @@ def name_wiring(programs: Programs, cut: Cut) -> tuple[tuple[int, int], str, dic
         if makers and side == "reference":
             calls = (makers[-1], programs.aligned.get(makers[-1], -1))
             return calls, "out", {**evidence, "static": f"the target hands on another value than {_shown(run, makers[-1])} makes"}
-    given = {run.place(one[here]).memory[0] for here, run in enumerate(programs.runs) for _, one in body.interface.inputs}
-    given |= {
-        run.place(one[here]).memory[0] for here, run in enumerate(programs.runs) for c in body.children.values() for _, one in c.outputs
-    }
-    if not any(run.place(values[here]).memory[0] in given for here, run in enumerate(programs.runs)):
-        return None
+    crossed = [one for _, one in body.interface.inputs] + [one for child in body.children.values() for _, one in child.outputs]
+    for here, run in enumerate(programs.runs):
+        if run.place(values[here]).memory[0] not in {run.place(one[here]).memory[0] for one in crossed}:
+            return None
     return body.calls, "out", {**evidence, "static": "hands on another value than the reference does"}
 
 

@@ -18,7 +18,7 @@ from layerdiff.judge.naming import cone
 from layerdiff.judge.noise import is_product
 from layerdiff.judge.padding import without_padding
 from layerdiff.judge.running import Programs, Ran
-from layerdiff.judge.setting import RATIO, BodyVerdict, Cut, Setting
+from layerdiff.judge.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.recorded import Recorded
 from layerdiff.trace.dtypes import dtype_named
@@ -54,7 +54,8 @@ def find_precision(
         ratio = _ratio(recorded - right, other - exact, unit * np.abs(exact))
         if worst_cut is None or ratio > worst:
             worst, worst_cut = ratio, ((r, t), position)
-    if worst <= RATIO or worst_cut is None:
+    allowed = COARSE_RATIO if coarse else RATIO
+    if worst <= allowed or worst_cut is None:
         return
     if not coarse:
         said.findings.append(_arithmetic(setting, programs, theirs, worst, worst_cut, kept))
@@ -71,7 +72,7 @@ def find_precision(
             Verdict.PRECISION,
             statement,
             worst,
-            RATIO,
+            allowed,
             "arithmetic: recorded over predicted spread",
             cause="lower-precision",
             kind="declared",

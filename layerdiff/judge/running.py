@@ -76,16 +76,18 @@ class Programs:
         watch: bool = False,
         kept: frozenset[int] = frozenset(),
         taken: Mapping[int, Mapping[str, Array]] = {},
+        looked_at: int = -1,
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
-        results to take instead of running calls. Raises CannotReplay where something that is needed was not recorded.
+        results to take instead of running calls; the operands of the call `looked_at` are kept. Raises CannotReplay where something
+        that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
         ran = Ran()
-        watcher = _Watcher(self, side, ran, noise, watch, kept, taken)
+        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at)
         children = {}
         for pair, interface in self.body.children.items():
             handed = {position: values[here] for position, values in interface.inputs}
@@ -106,9 +108,10 @@ class _Watcher:
         watch: bool,
         kept: frozenset[int],
         taken: Mapping[int, Mapping[str, Array]],
+        looked_at: int,
     ) -> None:
         self._programs, self._side, self._ran = programs, side, ran
-        self._noise, self._watch, self._kept, self._taken = noise, watch, kept, taken
+        self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
         self._run: Recorded = getattr(programs.runs, side)
 
     def incoming(self, value: int) -> Array:
@@ -126,6 +129,8 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None
+        if operation.call == self._looked_at:
+            self._ran.operands[operation.call] = _copied(args)
         if decides(operation, args, results):
             self._ran.operands[operation.call] = _copied(args)
             try:

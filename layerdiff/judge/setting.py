@@ -24,6 +24,8 @@ NOTHING: Final = 1e-9
 """Meaning up to here is float64's own rounding. Harmless pairs stay at 3e-15; the smallest fault tried is 2.9e-5."""
 BELOW_ROUNDING: Final = 2.0**-20
 """Meaning up to here is said and not convicted, unless a scalar or a constant that differs is its cause."""
+COARSE_RATIO: Final = 2.0
+"""The same, where the program itself shows a value that is kept coarser than the run declares. Harmless runs stay under 1.9."""
 RATIO: Final = 4.0
 """How many times its predicted spread a recorded value may lie from its own program."""
 FLIP: Final = 4.0

@@ -46,6 +46,7 @@ def static(text: str, **more: Any) -> Local:
         ("LlamaRMSNorm", static("add(1.0), reference add(0.5)"), "scalar-differs", Verdict.DEFECT),
         ("Attention", static("mul(1.0), reference mul(0.125)"), "scalar-differs", Verdict.DEFECT),
         ("Attention", static("add(1e-05), reference add(1e-06)"), "scalar-differs", Verdict.DEFECT),
+        ("MLP", static("sigmoid, reference silu"), "operator-differs", Verdict.DEFECT),
         ("Attention", static("the target lacks mul(0.125)"), "operator-missing", Verdict.DEFECT),
         ("Attention", static("the target adds mul(0.125)"), "operator-added", Verdict.DEFECT),
         ("Attention", static("the target never runs norm (RMSNorm)", missing="module"), "module-missing", Verdict.DEFECT),
@@ -83,9 +84,7 @@ def test_two_kinds_of_findings_at_one_site_are_two_origins() -> None:
 
 
 def test_origins_stand_in_the_order_of_the_run() -> None:
-    assert ["m0/aten.add.Tensor#0", "m1/aten.add.Tensor#0"] == [
-        o.site for o in origins(table(), Found(3, LOCAL), Found(1, LOCAL))
-    ]
+    assert ["m0/aten.add.Tensor#0", "m1/aten.add.Tensor#0"] == [o.site for o in origins(table(), Found(3, LOCAL), Found(1, LOCAL))]
 
 
 def test_a_notice_is_no_origin_and_is_said_once_a_site() -> None:

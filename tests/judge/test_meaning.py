@@ -162,7 +162,7 @@ def rounding_between(x: Tensor) -> Tensor:
 def test_a_value_that_is_rounded_on_the_way(tmp_path: Path) -> None:
     (local,) = say(tmp_path, lambda x: x * 2 + 1, rounding_between).findings
     assert (Verdict.PRECISION, "lower-precision", "declared") == (local.verdict, local.cause, local.kind)
-    assert local.measured > RATIO == local.allowed
+    assert local.measured > RATIO >= local.allowed
 
 
 def test_a_run_that_is_coarse_throughout_is_no_finding(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ class Kernel(TorchDispatchMode):
     def __init__(self, module: torch.nn.Module, names: tuple[str, ...], change: Change, *, call: int | None = None) -> None:
         super().__init__()
         self.names, self.change, self.call = names, change, call
+        self.effect = False
+        """Whether any result got other bits: a small change may be none in a coarse dtype."""
         self._inside: list[bool] = []
         self._count = 0
         inner = set(module.modules()) - {module}
@@ -56,6 +58,7 @@ class Kernel(TorchDispatchMode):
         # Into the memory that the right kernel wrote, so that layout and aliasing stay as they were.
         for wrong, right in zip(_tensors(changed), _tensors(result), strict=True):
             if wrong is not right:
+                self.effect = self.effect or not torch.equal(wrong.nan_to_num(), right.nan_to_num()) or bool(wrong.isnan().any())
                 with torch.autograd._unsafe_preserve_version_counter(right):
                     right.copy_(wrong)
         return result

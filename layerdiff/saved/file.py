@@ -26,7 +26,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.description import Description, described, description_of
 from layerdiff.saved.stored_columns import read_columns
 from layerdiff.saved.stored_texts import StoredTexts, encode
-from layerdiff.trace.check import open_file, read_column
+from layerdiff.trace.check import fixed_text, open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 
 FORMAT: Final = "layerdiff.comparison"
@@ -153,11 +153,10 @@ def _open(path: Path) -> h5py.File:
 
 def _check_version(file: h5py.File, path: Path) -> None:
     try:
-        name = file.attrs.get("format")
+        name = fixed_text(file, "format")
         version = [int(number) for number in np.atleast_1d(file.attrs.get("version", [0, 0]))]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise ComparisonError(f"{path} is not a saved comparison: its format cannot be read ({error}).") from error
-    name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
     if isinstance(name, str) and name == TRACE_FORMAT:
         raise ComparisonError(f"{path} is a trace, and a comparison needs two: layerdiff REFERENCE TARGET; or `layerdiff inspect`.")
     if not isinstance(name, str) or name != FORMAT:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import h5py
 import numpy as np
-from h5py import h5d, h5f, h5g, h5l, h5o, h5s, h5t, h5z
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5s, h5t, h5z
 from numpy.typing import NDArray
 
 from layerdiff.errors import NotATraceError, UnsafeTraceError
@@ -47,6 +47,20 @@ def open_file(path: Path, *, what: str = "trace") -> h5py.File:
         raise NotATraceError(f"{path} is not a readable {what}: HDF5 says: {cause}") from None
     except RuntimeError as error:  # a damaged heap or B-tree surfaces so
         raise NotATraceError(f"{path} is damaged: HDF5 says: {error}") from None
+
+
+def fixed_text(file: h5py.File, name: str) -> str | None:
+    """The text attribute `name` of the root, None where it is absent or no text of fixed length.
+
+    HDF5 never returns from some damage to the heap where texts of variable length lie, so those are not read.
+    """
+    if not h5a.exists(file.id, name.encode()):
+        return None
+    kind = h5a.open(file.id, name.encode()).get_type()
+    if not isinstance(kind, h5t.TypeStringID) or kind.is_variable_str():
+        return None
+    value = file.attrs[name]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def open_dataset(file: h5py.File, name: str) -> h5d.DatasetID:

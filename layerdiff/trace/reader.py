@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import EmptyTraceError, NotATraceError, TraceError, TraceVersionError, UnfinishedTraceError
-from layerdiff.trace.check import open_file, read_column, require
+from layerdiff.trace.check import fixed_text, open_file, read_column, require
 from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.columns import Index, Table
 from layerdiff.trace.derived import Derived
@@ -59,7 +59,7 @@ class TraceFile:
     def _check_version(self) -> None:
         attributes = self._file.attrs
         try:
-            name = attributes.get("format")
+            name = fixed_text(self._file, "format")
             version = [int(number) for number in np.atleast_1d(attributes.get("version", [0, 0]))]
         except (OSError, TypeError, ValueError) as error:
             raise NotATraceError(f"{self.path} is not a trace: its format cannot be read ({error}).") from None

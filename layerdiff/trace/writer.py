@@ -75,7 +75,7 @@ class TraceWriter:
             with contextlib.suppress(OSError):
                 self._journal_path.unlink()
             raise RecorderError(f"Cannot record to {path}: {error.strerror or error}. Choose another path with -o.") from None
-        self._file.attrs["format"] = FORMAT
+        self._file.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: readers follow no other
         self._file.attrs["version"] = np.array(VERSION, "<i4")
         self._file.attrs["complete"] = np.uint8(0)
         self._data = self._file.create_group("data").id

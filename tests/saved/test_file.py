@@ -132,7 +132,7 @@ def test_another_format(path: Path, format_: object, says: str) -> None:
     with h5py.File(path, "r+") as file:
         del file.attrs["format"]
         if format_ is not None:
-            file.attrs["format"] = format_
+            file.attrs["format"] = np.bytes_(format_)
     with pytest.raises(ComparisonError, match=says):
         open_comparison(path)
 

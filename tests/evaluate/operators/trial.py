@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from captures.kernels import Kernel
 from layerdiff import Recorder
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
@@ -103,7 +104,7 @@ class References:
 
 
 def try_faults(references: References, setting: Setting, faults: list[tuple[Fault, int]], dtype: str, row: str) -> Outcome | None:
-    """Put every fault into its layer; None where the model has no such place."""
+    """Put every fault into its layer; None where the model has no such place, and where a kernel's fault changes no bit in this dtype."""
     first = faults[0][0]
     if any(fault.families and setting.family not in fault.families for fault, _ in faults):
         return None
@@ -118,7 +119,7 @@ def try_faults(references: References, setting: Setting, faults: list[tuple[Faul
             expected.append(known)
             contexts += [run() for run in place.runs]
     command = _command(setting, dtype, f"--kinds '{row}' --layers {','.join(str(k) for _, k in faults[:1])}")
-    return _compared(
+    outcome = _compared(
         row,
         command,
         lambda target: record(target, model.to(DTYPES[dtype]), setting, first.scenario, *contexts),
@@ -126,6 +127,8 @@ def try_faults(references: References, setting: Setting, faults: list[tuple[Faul
         tuple(expected),
         trap=first.trap,
     )
+    idle = any(isinstance(context, Kernel) and not context.effect for context in contexts)
+    return None if idle else outcome
 
 
 def try_harmless(references: References, setting: Setting, variation: Harmless) -> Outcome | None:
@@ -223,7 +226,10 @@ def _outcome(row: str, command: str, comparison: Comparison, expected: tuple[Exp
         there = [one for one in found if one.module in known.modules or (one.lost and _inside(one.module, known.modules))]
         places.append(bool(there) or named or (trap and not comparison.defect))
         weights = [weight.rpartition(".")[2] for weight in known.weights]
-        right = (not known.operators or one.lost or one.operator in known.operators or any(weight in one.value for weight in weights) for one in there)
+        right = (
+            not known.operators or one.lost or one.operator in known.operators or any(weight in one.value for weight in weights)
+            for one in there
+        )
         operators.append(named or any(right) or (trap and not comparison.defect))
     found = [one for one in found if not (one.lost and any(_inside(one.module, known.modules) for known in expected))]
     allowed = [glob for known in expected for glob in (*known.modules, *known.also)]

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerdiff.arithmetic.registry import register_contract
     from layerdiff.assertion import assert_same
     from layerdiff.compare import compare_traces
     from layerdiff.record.recorder import Recorder
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Comparison", "Recorder", "__version__", "assert_same", "compare_traces", "open_comparison", "open_trace"]
+__all__ = ["Comparison", "Recorder", "__version__", "assert_same", "compare_traces", "open_comparison", "open_trace", "register_contract"]
 
 _HOMES = {
     "Comparison": "layerdiff.saved.comparison",
@@ -29,6 +30,7 @@ _HOMES = {
     "compare_traces": "layerdiff.compare",
     "open_comparison": "layerdiff.saved.file",
     "open_trace": "layerdiff.trace.reader",
+    "register_contract": "layerdiff.arithmetic.registry",
 }
 
 

@@ -10,13 +10,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import layerdiff
+from captures.kernels import Kernel
+from layerdiff.arithmetic import registry
+from layerdiff.arithmetic.contract import Contract, Spread
 from layerdiff.compare import compare_traces
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.arguments import Arguments
 from tests.programs import IDS, Decoder, decoder, judged, random, record, rewritten, seeded
 
 Record = Callable[..., Path]
@@ -165,6 +171,41 @@ def test_an_operator_of_another_namespace_is_not_run(write: Record, library: Any
 def test_a_fault_before_an_operator_that_is_not_run(write: Record, library: Any) -> None:
     comparison = compare_traces(write(seeded(Custom(add=1e-3)), X), write(seeded(Custom(add=2e-3)), X))
     assert ["/aten.add.Tensor#0"] == sites(comparison)
+
+
+def test_a_contract_of_ones_own(write: Record, library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a few lines of numpy another operator is judged as torch's are: its meaning, its arithmetic, and its own replay."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+    def exact(arguments: Arguments) -> tuple[np.ndarray, ...]:
+        x, by = arguments.args
+        return (x * by,)
+
+    def spread(arguments: Arguments, results: tuple[np.ndarray, ...], accumulator: Any) -> tuple[Spread, ...]:
+        return (Spread(np.zeros(()), accumulator.unit * np.abs(results[0])),)
+
+    layerdiff.register_contract("layerdiff_tests.scaled", Contract(exact, spread))
+    ours = write(seeded(Custom()), X)
+    coarse = compare_traces(ours, write(seeded(Custom()).bfloat16(), X.bfloat16()))
+    assert ([], False) == (sites(coarse), coarse.defect)
+    assert "inherited" == at(coarse, "/layerdiff_tests.scaled.default#0")[0]
+    other = compare_traces(ours, write(seeded(Custom(by=2.5)), X))
+    assert ["/layerdiff_tests.scaled.default#0"] == sites(other)
+    assert "scaled(2.5), reference" in other.origins[0].statement.replace("layerdiff_tests.", "")
+    model = seeded(Custom())
+    wrong = Kernel(model, ("layerdiff_tests.scaled.default",), lambda func, args, kwargs, result: result * (1 + 1e-3))
+    (origin,) = compare_traces(ours, write(model, X, below=[wrong])).origins
+    assert ("/layerdiff_tests.scaled.default#0", True) == (origin.site, origin.rule.startswith("own replay"))
+
+    def failing(arguments: Arguments) -> tuple[np.ndarray, ...]:
+        raise ZeroDivisionError("not today")
+
+    layerdiff.register_contract("layerdiff_tests.scaled", Contract(failing, spread))
+    comparison = compare_traces(ours, write(seeded(Custom()).bfloat16(), X.bfloat16()))
+    assert [] == sites(comparison)
+    verdict, statement = at(comparison, "/layerdiff_tests.scaled.default#0")
+    assert "not today" in statement
+    assert "not-comparable" == verdict
 
 
 def test_operators_that_this_machine_lacks(write: Record, library: Any, tmp_path: Path) -> None:

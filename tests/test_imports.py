@@ -67,7 +67,16 @@ def test_a_diff_loads_neither_textual_nor_torch(tmp_path: Path) -> None:
 
 
 def test_public_names() -> None:
-    assert layerdiff.__all__ == ["Comparison", "Recorder", "__version__", "assert_same", "compare_traces", "open_comparison", "open_trace"]
+    assert layerdiff.__all__ == [
+        "Comparison",
+        "Recorder",
+        "__version__",
+        "assert_same",
+        "compare_traces",
+        "open_comparison",
+        "open_trace",
+        "register_contract",
+    ]
     for name in layerdiff.__all__:
         assert getattr(layerdiff, name) is not None
         assert name in dir(layerdiff)

@@ -17,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from layerdiff.arithmetic.registry import contract_of
 from layerdiff.errors import TraceError
 from layerdiff.replay.operators import CannotReplay, run64
 from layerdiff.replay.recorded import Operation, Place, Recorded, row_major
 from layerdiff.replay.refusal import NotRecorded
+from layerdiff.replay.sizes import first_line
 from layerdiff.trace.arguments import Arguments, decode
 from layerdiff.trace.dtypes import dtype_named
 
@@ -99,7 +101,7 @@ def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watc
         if not operation.complete:
             raise CannotReplay("it was recorded only in part")
         args = decode(operation.picture, lambda position: memory.read(operation.inputs[position]))
-        made = run64(operation.name, args)
+        made = _run(operation.name, args)
     except KeyError as error:
         results: Mapping[str, Array] = watcher.cannot(operation, f"its operand {error} was not recorded")
         memory.accept(operation, results)
@@ -129,6 +131,18 @@ def _tensors_in(things: Any) -> Iterator[Tensor]:
             yield thing
         elif isinstance(thing, (list, tuple)):
             yield from _tensors_in(thing)
+
+
+def _run(name: str, args: Arguments) -> tuple[Tensor, ...]:
+    """An operator in float64: by torch, or by the contract that somebody registered for an operator that is not torch's."""
+    contract = None if name.startswith("aten.") else contract_of(name)
+    if contract is None or contract.exact is None:
+        return run64(name, args)
+    try:
+        made = contract.exact(Arguments(_arrays(args.args), _arrays(args.kwargs)))
+    except Exception as error:  # a user's own function may raise anything
+        raise CannotReplay(f"the contract of {name} failed: {first_line(error)}") from None
+    return tuple(torch.from_numpy(np.array(result)) for result in made)
 
 
 def positions_of(operation: Operation, count: int) -> list[str]:

@@ -7,7 +7,7 @@ screen can be painted from the indexes at once; `judge_again` re-judges stored n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,7 @@ SNAPSHOT_SECONDS: Final = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known so far: bytes read and bytes to read."""
+    """What is known so far: bytes read and bytes to read. Judging by operators counts as reading once more."""
 
     done: int
     total: int
@@ -63,20 +63,28 @@ def compare_traces(
     profile: str | Path | Profile = "strict",
     again: str | Path | None = None,
     baseline: str | Path | None = None,
+    trust: Collection[str] = (),
 ) -> Comparison:
     """Compare two traces; `again` and `baseline` are further ones, as in `with_further_runs`.
+
+    `trust`: namespaces beside ATen (`npu`) whose operators a trace may have run again on this machine.
 
     Raises:
         TraceError: one cannot be read.
         ProfileError: the profile is wrong.
         ComparisonError: nothing of the two pairs.
     """
-    *_, last = compare_in_steps(reference, target, profile=profile)
+    *_, last = compare_in_steps(reference, target, profile=profile, trust=trust)
     return with_further_runs(last.comparison, profile=profile, again=again, baseline=baseline)
 
 
 def compare_in_steps(
-    reference: str | Path, target: str | Path, *, profile: str | Path | Profile = "strict", snapshot_seconds: float = SNAPSHOT_SECONDS
+    reference: str | Path,
+    target: str | Path,
+    *,
+    profile: str | Path | Profile = "strict",
+    trust: Collection[str] = (),
+    snapshot_seconds: float = SNAPSHOT_SECONDS,
 ) -> Iterator[Progress]:
     """Compare two traces, handing out the state at once, then every half second, then the result.
 
@@ -111,10 +119,10 @@ def compare_in_steps(
             continue
         before = list(found)
         rows = np.flatnonzero((sites["reference_file"] == numbers.reference) & (sites["target_file"] == numbers.target))
-        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows):
+        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
-                yield Progress(done + part, total + whole, judge)
+                yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
     yield Progress(total, total, judge)
 

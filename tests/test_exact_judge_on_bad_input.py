@@ -168,6 +168,13 @@ def test_an_operator_of_another_namespace_is_not_run(write: Record, library: Any
     assert ("not-comparable", True) == (verdict, "--trust-ops layerdiff_tests" in statement)
 
 
+def test_an_operator_that_is_trusted_is_run(write: Record, library: Any) -> None:
+    ours, theirs = write(seeded(Custom()), X), write(seeded(Custom()).bfloat16(), X.bfloat16())
+    assert "not-comparable" != at(compare_traces(ours, theirs, trust=["layerdiff_tests"]), "/layerdiff_tests.scaled.default#0")[0]
+    other = write(seeded(Custom(by=3.0)).bfloat16(), X.bfloat16())
+    assert ["/layerdiff_tests.scaled.default#0"] == sites(compare_traces(ours, other, trust=["layerdiff_tests"]))
+
+
 def test_a_fault_before_an_operator_that_is_not_run(write: Record, library: Any) -> None:
     comparison = compare_traces(write(seeded(Custom(add=1e-3)), X), write(seeded(Custom(add=2e-3)), X))
     assert ["/aten.add.Tensor#0"] == sites(comparison)

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS: Final = 0.5
 
 
-def compared(reference: str, target: str, profile: str) -> Comparison:
+def compared(reference: str, target: str, profile: str, *, trust: tuple[str, ...] = ()) -> Comparison:
     """Compare two traces to the end."""
     from layerdiff.compare import compare_in_steps, compare_traces
 
     if not sys.stderr.isatty():
-        return compare_traces(reference, target, profile=profile)
-    return _with_bar(compare_in_steps(reference, target, profile=profile))
+        return compare_traces(reference, target, profile=profile, trust=trust)
+    return _with_bar(compare_in_steps(reference, target, profile=profile, trust=trust))
 
 
 def _with_bar(steps: Iterator[Progress]) -> Comparison:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn("reading both runs"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("comparing both runs"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task("read", total=None)
     started = time.monotonic()

@@ -26,6 +26,7 @@ AGAIN = click.Option(["--again"], metavar="TARGET2", help="A second run of the t
 BASELINE = click.Option(
     ["--baseline"], metavar="TRACE", help="A run that is right, such as bf16: is the target worse than it? Decides no verdict."
 )
+TRUST = click.Option(["--trust-ops"], metavar="NS", multiple=True, help="Run operators of this namespace again, too, such as npu.")
 SITES = click.Option(["--sites"], metavar="N|all", default="10000", show_default=True, help="How many sites the JSON lists.")
 
 

@@ -7,7 +7,7 @@ them under any profile, with or without the traces.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,9 +48,17 @@ def can_judge_exactly(files: Both[TraceFile]) -> str | None:
 
 
 def judge_exactly(
-    sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, files: Both[TraceFile], rows: NDArray[np.int64]
+    sites: dict[str, NDArray[Any]],
+    pairs: Columns,
+    texts: Texts,
+    files: Both[TraceFile],
+    rows: NDArray[np.int64],
+    trust: Collection[str] = (),
 ) -> Iterator[tuple[int, int, list[Found]]]:
-    """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far)."""
+    """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far).
+
+    `trust`: namespaces beside ATen whose operators may be run again, where this machine has them.
+    """
     from layerdiff.judge.coverage import covered_calls
     from layerdiff.judge.programs import judge_programs
 
@@ -61,7 +69,7 @@ def judge_exactly(
     place = _Rows(rows, reference, target)
     found: list[Found] = []
     last: Judgement | None = None
-    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows)):
+    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust):
         last = judgement
         found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
         yield done, total, found

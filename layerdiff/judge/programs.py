@@ -65,14 +65,14 @@ class Judgement:
 
 
 def judge_programs(
-    files: Both[TraceFile], pairs: Mapping[int, int], covered: Both[set[int]], settled: Collection[int] = ()
+    files: Both[TraceFile], pairs: Mapping[int, int], covered: Both[set[int]], settled: Collection[int] = (), trust: Collection[str] = ()
 ) -> Iterator[tuple[int, int, Judgement]]:
     """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
 
     `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
     `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
     """
-    judge = _Judge(files, pairs)
+    judge = _Judge(files, pairs, trust)
     found = Judgement()
     roots = judge.roots(pairs)
     all_bodies = list(bodies(judge.runs, pairs, roots))
@@ -96,8 +96,8 @@ def judge_programs(
 
 
 class _Judge:
-    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int]) -> None:
-        self.runs = files.map(Recorded)
+    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str] = ()) -> None:
+        self.runs = files.map(lambda file: Recorded(file, trust))
         self._pairs = pairs
         self._met: dict[Pair, bool] = {}
         self.contents = Reading(self.runs)

@@ -70,7 +70,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
             if not operation.name.startswith("aten."):  # somebody's own function, and torch has no other
                 raise CannotReplay(f"the contract of {operation.name} failed: {first_line(error)}") from None
     tensors = Arguments(_tensors(arguments.args), _tensors(arguments.kwargs))
-    made = run64(operation.name, tensors)
+    made = run64(operation.name, tensors, trust=run.trust)
     chosen = [i for i, position in enumerate(positions_of(operation, len(made))) if position in operation.outputs]
     results = tuple(made[i].numpy() for i in chosen)
     accumulator = accumulator_for(*dtypes)
@@ -81,7 +81,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
             pass
     if writes_in_place(operation):
         tensors = Arguments(_tensors(arguments.args), _tensors(arguments.kwargs))
-    found = generic_spread(operation.name, tensors, made, accumulator)
+    found = generic_spread(operation.name, tensors, made, accumulator, trust=run.trust)
     own = own_replay(recorded, dtypes, results, [found.spreads[i] for i in chosen], accumulator)
     return replace(own, rung=f"{own.rung}; {found.rule}")
 

@@ -101,7 +101,7 @@ def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watc
         if not operation.complete:
             raise CannotReplay("it was recorded only in part")
         args = decode(operation.picture, lambda position: memory.read(operation.inputs[position]))
-        made = _run(operation.name, args)
+        made = _run(run, operation.name, args)
     except KeyError as error:
         results: Mapping[str, Array] = watcher.cannot(operation, f"its operand {error} was not recorded")
         memory.accept(operation, results)
@@ -133,11 +133,11 @@ def _tensors_in(things: Any) -> Iterator[Tensor]:
             yield from _tensors_in(thing)
 
 
-def _run(name: str, args: Arguments) -> tuple[Tensor, ...]:
+def _run(run: Recorded, name: str, args: Arguments) -> tuple[Tensor, ...]:
     """An operator in float64: by torch, or by the contract that somebody registered for an operator that is not torch's."""
     contract = None if name.startswith("aten.") else contract_of(name)
     if contract is None or contract.exact is None:
-        return run64(name, args)
+        return run64(name, args, trust=run.trust)
     try:
         made = contract.exact(Arguments(_arrays(args.args), _arrays(args.kwargs)))
     except Exception as error:  # a user's own function may raise anything

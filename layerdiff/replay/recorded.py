@@ -5,7 +5,7 @@ Nothing is run here and torch is not needed. Calls and values are numbers, as in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -58,10 +58,11 @@ class Place:
 
 
 class Recorded:
-    """The calls and values of one file."""
+    """The calls and values of one file. `trust`: namespaces, beside ATen, whose operators may be run again."""
 
-    def __init__(self, file: TraceFile) -> None:
+    def __init__(self, file: TraceFile, trust: Collection[str] = frozenset()) -> None:
         self.file = file
+        self.trust = frozenset(trust)
         self._operations: dict[int, Operation] = {}
         self._places: dict[int, Place] = {}
         self._named: dict[int, tuple[int, str]] | None = None
@@ -156,10 +157,7 @@ class Recorded:
         kinds = self.file.calls.kind
         operations = (self.operation(call) for call in np.flatnonzero(kinds == CallKind.OPERATOR).tolist())
         return {
-            self.place(value).memory[0]
-            for operation in operations
-            if not self.is_view(operation)
-            for value in operation.outputs.values()
+            self.place(value).memory[0] for operation in operations if not self.is_view(operation) for value in operation.outputs.values()
         }
 
     @cached_property

@@ -29,7 +29,7 @@ def test_the_bar_comes_after_half_a_second_and_goes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stderr", terminal)
     made = comparing._with_bar(slowly(seconds))
     assert made.defect
-    assert ("reading both runs" in terminal.getvalue()) == shown
+    assert ("comparing both runs" in terminal.getvalue()) == shown
     if shown:
         assert terminal.getvalue().endswith(("\x1b[2K", "\x1b[?25h"))  # the line is wiped and the cursor is back
 

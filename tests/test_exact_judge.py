@@ -548,3 +548,24 @@ def test_json_is_what_its_schema_says(write: Record, reference: Path) -> None:
     for change in (without_residual, quantised):
         data = compare_traces(reference, write(decoder(change, BF16), IDS)).to_json()
         jsonschema.validate(json.loads(json.dumps(data, allow_nan=False)), schema)
+
+
+class Flat(nn.Module):
+    """Two parameters that are parts of one storage, as sharded training keeps them."""
+
+    def __init__(self, by: float = 1.0) -> None:
+        super().__init__()
+        flat = random(48)
+        flat[24:] *= by
+        self.a = nn.Parameter(flat[:24].view(4, 6), requires_grad=False)
+        self.b = nn.Parameter(flat[24:].view(6, 4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.a) @ self.b
+
+
+def test_parameters_in_one_storage_are_told_apart(write: Record) -> None:
+    x = random(3, 4)
+    reference = write(Flat(), x)
+    assert [] == origins(compare_traces(reference, write(Flat().bfloat16(), x.to(BF16))))
+    assert [("/aten.mm.default#1", "defect", "weight-differs")] == origins(compare_traces(reference, write(Flat(1.01), x)))

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.bodies import Body, Pair
 from layerdiff.judge.constants import Constants, as_mask
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
 
@@ -38,6 +40,8 @@ class Incoming:
         self._aligned = aligned
         self._contents = contents
         self._partner: dict[int, int | None] = {}
+        self.own_choices = False
+        """Whether the reference's program is given its own run's whole numbers and choices: where the target's lead it elsewhere."""
         self.sources: dict[int, int] = {}
         """Pairs of values that no recorded call made: to be compared by themselves."""
         self._readers: dict[int, tuple[int, str]] = {}
@@ -79,6 +83,27 @@ class Incoming:
     def _fits(self, reference: int, target: int) -> bool:
         return self._runs.reference.file.shape(reference) == self._runs.target.file.shape(target)
 
+    def routed_otherwise(self, body: Body) -> NDArray[np.bool_] | None:
+        """Shape (tokens,): which tokens the two runs chose otherwise for, by the choices that come into a body or are made in it.
+
+        None where there are none of two dimensions, or they agree.
+        """
+        pairs = [values for _, values in body.interface.inputs]
+        for reference, target in self._aligned.items():
+            ours, theirs = (run.operation(call).outputs for run, call in zip(self._runs, (reference, target), strict=True))
+            pairs += [(value, theirs[position]) for position, value in ours.items() if position in theirs]
+        found: NDArray[np.bool_] | None = None
+        for ours_value, theirs_value in pairs:
+            kind = dtype_named(self._runs.reference.file.dtype_name(ours_value))
+            shape = self._runs.reference.file.shape(ours_value)
+            if kind is None or kind.kind != "integer" or len(shape) != 2 or shape != self._runs.target.file.shape(theirs_value):
+                continue
+            one, other = self._contents(self._runs.reference, ours_value), self._contents(self._runs.target, theirs_value)
+            apart = np.asarray((one != other).any(axis=1))
+            if apart.any() and not apart.all() and (found is None or found.size < apart.size):
+                found = apart
+        return found
+
     def reader(self, value: int) -> tuple[int, str] | None:
         """The first operator call of the reference that reads a value, and at which position."""
         return self._readers.get(value)
@@ -93,7 +118,8 @@ class Incoming:
         weight = run.weight(value)
         if weight is not None:
             place = run.place(value)
-            return ("weight", self._constants.number(side, weight[0]), place.offset, place.shape, place.strides)
+            offset = place.offset - run.place(weight[1]).offset
+            return ("weight", self._constants.number(side, weight[0]), offset, place.shape, place.strides)
         if side == "target":
             return ("target", value)
         partner = self.partner(value)
@@ -110,6 +136,9 @@ class Incoming:
             return self._constants.contents(weight, value)
         partner = self.partner(value)
         if partner is None:
+            return self._contents(self._runs.reference, value)
+        known = dtype_named(self._runs.reference.file.dtype_name(value))
+        if self.own_choices and known is not None and known.kind == "integer":
             return self._contents(self._runs.reference, value)
         shape = self._runs.reference.file.shape(value)
         contents = self._contents(self._runs.target, partner).reshape(shape)

@@ -65,7 +65,7 @@ class Recorded:
         self.trust = frozenset(trust)
         self._operations: dict[int, Operation] = {}
         self._places: dict[int, Place] = {}
-        self._named: dict[int, tuple[int, str]] | None = None
+        self._named: dict[int, list[tuple[int, str]]] | None = None
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -170,7 +170,8 @@ class Recorded:
     def weight(self, value: int) -> tuple[str, int] | None:
         """Name, and the value of the whole, of the parameter or buffer in whose memory a value lies; None for none.
 
-        A buffer that was written to while recording is state, and no weight.
+        A buffer that was written to while recording is state, and no weight. Several may lie in one memory (flat parameters): then it
+        is the smallest in which the value lies whole.
         """
         if self._named is None:
             columns = self.file.values
@@ -178,11 +179,18 @@ class Recorded:
             for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
                 name = self.file.text(int(columns.name[row]))
                 if name is not None:
-                    self._named.setdefault(self.place(row).memory[0], (row, name))
-        found = self._named.get(self.place(value).memory[0])
-        if found is None or self.place(value).memory[0] in self._written:
+                    self._named.setdefault(self.place(row).memory[0], []).append((row, name))
+        place = self.place(value)
+        inside = self._named.get(place.memory[0], [])
+        if not inside or place.memory[0] in self._written:
             return None
-        return found[1], found[0]
+        if len(inside) > 1:
+            wholes = [(self.place(row), row, name) for row, name in inside]
+            around = [
+                one for one in wholes if one[0].memory == place.memory and one[0].offset <= place.offset and place.extent <= one[0].extent
+            ]
+            inside = [(row, name) for _, row, name in sorted(around, key=lambda one: one[0].extent - one[0].offset)]
+        return (inside[0][1], inside[0][0]) if inside else None
 
     @cached_property
     def _written(self) -> set[int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.exact import Found, is_defect
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.trace.schema import CallKind
 
 _SMALL: Final = 1e-2
 """An epsilon is smaller."""
@@ -125,7 +128,18 @@ def notices_of_programs(found: Sequence[Found], sites: Columns, texts: Texts) ->
         kinds[key] = kinds.get(key, 0) + 1
         if kinds[key] == 1:
             made.append(Notice(one.local.kind, f"{site}: {one.local.statement}", site))
-    return tuple(made)
+    return (*made, *_not_judged(sites, texts))
+
+
+def _not_judged(sites: Columns, texts: Texts) -> Iterator[Notice]:
+    """Modules of which the programs could not be held against each other: what is wrong there is not told."""
+    paired = (sites["reference_call"] >= 0) & (sites["target_call"] >= 0) & (sites["kind"] == CallKind.MODULE)
+    rows = np.flatnonzero(paired & (sites["exact"] == Verdict.NOT_COMPARABLE)).tolist()
+    named = list(dict.fromkeys(texts[int(sites["site"][row])] or "the root" for row in rows))
+    if named:
+        reason = texts[int(sites["statement"][rows[0]])] or "not recorded"
+        more = f", and {len(named) - 1} more" if len(named) > 1 else ""
+        yield Notice("not-judged", f"{named[0]}{more} could not be judged by its program: {reason}", named[0])
 
 
 def explained_weights(found: Sequence[Found]) -> set[str]:

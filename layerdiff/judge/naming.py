@@ -31,6 +31,8 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     """The call where the programs part on their way to a cut: calls, position, evidence."""
     back = {t: r for r, t in programs.aligned.items()}
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
+    if programs.incoming.own_choices:  # what follows from other choices is no fault
+        cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
     first = _first_without_equal(theirs, ours, cones.target - _copies(programs.runs.target, cones.target))
     first = first or _first_without_equal(theirs, ours, cones.target)
     other = _first_without_equal(ours, theirs, cones.reference)
@@ -74,6 +76,11 @@ _COPIES: Final = frozenset({"clone", "copy_", "_to_copy", "contiguous", "lift_fr
 def _copies(run: Recorded, calls: set[int]) -> set[int]:
     """Calls that hand on what they are given: another value there was another before."""
     return {call for call in calls if run.operation(call).name.split(".")[1] in _COPIES}
+
+
+def _following(ran: Ran) -> set[int]:
+    """Calls that make whole numbers or truth values only: masks and lists of the tokens of an expert."""
+    return {call for call, results in ran.results.items() if all(made.dtype.kind in "iub" for made in results.values())}
 
 
 def _given_another(

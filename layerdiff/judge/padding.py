@@ -6,6 +6,7 @@ NaN and Inf: those spread to rows that count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,12 +39,31 @@ def padded_positions(run: Recorded, call: int, contents: Callable[[Recorded, int
 
 
 def without_padding(reference: Array, target: Array, padded: NDArray[np.bool_] | None) -> Array:
-    """The reference, with what both have finite at padded positions made equal to the target. Shapes as they are."""
-    dead = None if padded is None else _rows(reference.shape, padded)
+    """The reference, with what both have finite at padded positions made equal to the target. Shapes as they are.
+
+    `padded` may be of shape (tokens,) too: then it says of each token, batch and positions as one, whether it counts.
+    """
+    dead = None if padded is None else _tokens(reference.shape, padded) if padded.ndim == 1 else _rows(reference.shape, padded)
     if dead is None:
         return reference
     finite = np.isfinite(reference) & np.isfinite(target) if reference.dtype.kind == "f" else np.ones(reference.shape, bool)
     return np.where(dead & finite, target, reference)
+
+
+def dead_tokens(apart: NDArray[np.bool_], padded: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    """Shape (tokens,): tokens that were routed otherwise in the two runs, and those that are padding."""
+    if padded is None or padded.ndim != 2 or apart.size % len(padded) or apart.size // len(padded) > padded.shape[1]:
+        return apart
+    found: NDArray[np.bool_] = apart | padded[:, padded.shape[1] - apart.size // len(padded) :].reshape(-1)
+    return found
+
+
+def _tokens(shape: tuple[int, ...], dead: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which elements of a value of this shape belong to dead tokens; None where its leading dimensions are not the tokens."""
+    for leading in (1, 2):
+        if len(shape) > leading and math.prod(shape[:leading]) == dead.size:
+            return np.broadcast_to(dead.reshape(*shape[:leading], *(1,) * (len(shape) - leading)), shape)
+    return None
 
 
 def _rows(shape: tuple[int, ...], padded: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

@@ -24,10 +24,11 @@ from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning import judge_body
 from layerdiff.judge.noise import Rounding, is_product
-from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.padding import dead_tokens, padded_positions
 from layerdiff.judge.reading import Reading
 from layerdiff.judge.running import Programs
 from layerdiff.judge.setting import NOTHING, BodyVerdict, Setting
+from layerdiff.judge.states import with_states
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
@@ -78,6 +79,7 @@ def judge_programs(
     all_bodies = list(bodies(judge.runs, pairs, roots))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
+    all_bodies = with_states(judge.runs, all_bodies, calls)
     own_calls = [call for body in all_bodies for call in body.items.target if call not in settled and not judge.runs.target.is_module(call)]
     total, done = len(all_bodies) + len(own_calls), 0
     setting = judge.setting(all_bodies)
@@ -144,7 +146,22 @@ class _Judge:
         try:
             wiring = Wiring(self.runs, body, incoming)
             padded = padded_positions(self.runs.target, body.calls[1], self.contents)
-            said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
+            try:
+                said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
+            except NotRecorded:
+                raise
+            except CannotReplay:  # its control flow may depend on choices: judge the tokens for which both runs chose alike
+                whole = whole_body(self.runs, body.calls)  # its children stand for other experts, call by call
+                if whole is None:
+                    raise
+                inside = align_calls(self.runs, whole)
+                incoming = Incoming(self.runs, whole, self._constants, calls, inside, self.contents)
+                apart = incoming.routed_otherwise(whole)
+                if apart is None:
+                    raise
+                incoming.own_choices = True
+                dead = replace(setting, padded=dead_tokens(apart, padded))
+                said = judge_body(dead, whole, incoming, Wiring(self.runs, whole, incoming), inside)
         except CannotReplay as refusal:
             found.unjudged[body.calls[1]] = str(refusal)
             if isinstance(refusal, NotRecorded):

@@ -162,7 +162,7 @@ class _Watcher:
     def _recorded(self, operation: Operation) -> dict[str, Array]:
         """The target's recorded results of a call, the reference's own where it has no partner. Raises CannotReplay."""
         programs = self._programs
-        if self._side == "reference":
+        if self._side == "reference" and not programs.incoming.own_choices:
             there = programs.aligned.get(operation.call)
             if there is not None:
                 made = programs.runs.target.operation(there)

@@ -148,7 +148,7 @@ def _router_weight(place: Place) -> Expected | None:
 
 def faults() -> Iterator[Fault]:
     """Every fault of a mixture of experts."""
-    yield Fault("weights of experts not normalised", _routing(NotNormalised, (*DIV, *CAST, *MUL)))
+    yield Fault("weights of experts not normalised", _routing(NotNormalised, (*DIV, *CAST, *MUL, "aten.sum.dim_IntList")))
     yield Fault("one expert fewer", _routing(OneFewer, (*INDEX, "aten.topk.default", "aten.clone.default", *DIV, "aten.sum.dim_IntList")))
     yield Fault("sigmoid for softmax", _routing(SigmoidScores, ("aten.sigmoid.default", *SOFTMAX)))
     yield Fault("weights from logits", _routing(WeightsFromLogits, ("aten.gather.default", "aten.topk.default")))

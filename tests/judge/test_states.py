@@ -1,0 +1,85 @@
+"""State that a body leaves in memory: judged where it is made, though only a later step reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from layerdiff.compare import compare_traces
+from layerdiff.saved.comparison import Comparison
+from tests.programs import random, record, seeded
+
+Record = Callable[..., Path]
+STEPS = [(random(2, 5, 16),), (random(2, 1, 16, seed=3),), (random(2, 1, 16, seed=4),)]
+
+
+class Prefill(nn.Module):
+    """Attention that reads its cache in decoding only: prefill attends to its own keys. Changes are to what prefill leaves behind."""
+
+    keys: Tensor
+    kept: Tensor
+
+    def __init__(self, key: float = 1.0, values: bool = True, shift: int = 0) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48, bias=False), nn.Linear(16, 16, bias=False)
+        self.key, self.values, self.shift, self.seen = key, values, shift, 0
+        self.register_buffer("keys", torch.zeros(2, 8, 16))
+        self.register_buffer("kept", torch.zeros(2, 8, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        first = x.shape[1] > 1
+        begin = self.seen + (self.shift if first else 0)
+        self.keys[:, begin : begin + x.shape[1]] = k * self.key if first and self.key != 1.0 else k
+        self.kept[:, self.seen : self.seen + x.shape[1]] = v if self.values or not first else k
+        self.seen += x.shape[1]
+        if first:
+            k_read, v_read = k, v
+        else:
+            k_read, v_read = self.keys[:, : self.seen], self.kept[:, : self.seen]
+        return cast(Tensor, self.out((q @ k_read.mT * 0.25).softmax(-1) @ v_read))
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Records a model into a file of its own."""
+    folder, numbers = tmp_path_factory.mktemp("traces"), count()
+    return lambda model, steps=STEPS: record(folder / f"{next(numbers)}.h5", model, steps=steps)
+
+
+@pytest.fixture(scope="module")
+def reference(write: Record) -> Path:
+    return write(seeded(Prefill()))
+
+
+def first_steps(comparison: Comparison) -> list[tuple[str, int]]:
+    return [(origin.site, int(comparison.sites["step"][origin.row])) for origin in comparison.origins]
+
+
+def test_harmless(write: Record, reference: Path) -> None:
+    steps = [(x.bfloat16(),) for (x,) in STEPS]
+    for target in (write(seeded(Prefill())), write(seeded(Prefill()).bfloat16(), steps)):
+        comparison = compare_traces(reference, target)
+        assert ([], False) == (first_steps(comparison), comparison.defect)
+
+
+@pytest.mark.parametrize(
+    ("change", "site"),
+    [({"key": 1.1}, "/aten.mul.Tensor#0"), ({"values": False}, "/aten.copy_.default#1"), ({"shift": 1}, "/aten.copy_.default#0")],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_only_decoding_reads(write: Record, reference: Path, change: dict[str, Any], site: str, dtype: torch.dtype) -> None:
+    """Prefill returns the right thing and leaves the wrong one behind."""
+    target = write(seeded(Prefill(**change)).to(dtype), [(x.to(dtype),) for (x,) in STEPS])
+    assert [(site, 0)] == first_steps(compare_traces(reference, target))
+
+
+def test_what_nobody_reads_is_not_looked_at(write: Record) -> None:
+    paths = [write(seeded(Prefill(shift=shift)), STEPS[:1]) for shift in (0, 1)]
+    assert [] == first_steps(compare_traces(*paths))

@@ -95,9 +95,9 @@ class Incoming:
         for reference, target in self._aligned.items():
             ours, theirs = (run.operation(call).outputs for run, call in zip(self._runs, (reference, target), strict=True))
             pairs += [(value, theirs[position]) for position, value in ours.items() if position in theirs]
-        reference = self._runs.reference
+        file = self._runs.reference.file
         crossing = [values[0] for _, values in (*body.interface.inputs, *body.interface.outputs)]
-        shapes = [reference.file.shape(value) for value in crossing if reference.file.dtype_name(value) != "int64"]
+        shapes = [file.shape(value) for value in crossing if file.dtype_name(value) != "int64"]
         tokens = {math.prod(shape[:-1]) for shape in shapes if len(shape) >= 2}
         found: NDArray[np.bool_] | None = None
         for ours_value, theirs_value in pairs:

@@ -101,6 +101,7 @@ class Recorder:
         self._hooks: ModuleHooks | None = None
         self._calls: Calls | None = None
         self._mode: OperatorMode | None = None
+        self._compiled_before = 0
         self._handles_sigterm = False
 
     def __enter__(self) -> Recorder:
@@ -128,6 +129,7 @@ class Recorder:
             self._writer = TraceWriter(self.path, meta=meta)
         except OSError as error:
             raise RecorderError(f"Cannot record to {self.path}: {error.strerror or error}. Make room, or choose another disk.") from None
+        self._compiled_before = _compiled_frames()
         self._delivery = Delivery(self._writer, self._options.queue_bytes)
         sink = TraceSink(self._writer, self._delivery)
         name_root = attribute_that_holds if self._model is None else lambda module: None
@@ -215,8 +217,7 @@ class Recorder:
             return f"{path or 'the model'} is {reason}"
         if any(root.next_step for root in hooks.roots):
             return "the options (steps, modules, types) select none of the forwards that ran."
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is not None and dynamo.counters["frames"]["total"]:
+        if _compiled_frames() > self._compiled_before:
             return "no forward was seen, and code was compiled in this process: set TORCHDYNAMO_DISABLE=1 to record it."
         what = "no module was called" if self._model is None else f"no forward of the {type(self._model).__name__} ran"
         return f"{what} while recording. A forward called directly (model.forward(...)) or replayed from a captured graph is not seen."
@@ -236,6 +237,12 @@ class Recorder:
         atexit.unregister(self.close)
         if self._handles_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _compiled_frames() -> int:
+    """How many frames torch has compiled in this process. Does not import the compiler."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
 
 
 def _forget_all() -> None:

@@ -14,13 +14,15 @@ from layerdiff.record.versions import Slices
 _UNWRITTEN: Final = frozenset({"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted"})
 _SLICES: Final = frozenset({"aten::index_copy_", "aten::index_add_", "aten::index_fill_"})
 _PUT: Final = frozenset({"aten::index_put_", "aten::_index_put_impl_"})
+_TRAINED: Final = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+"""Operators that write their running statistics while training, though their schemas do not say so."""
 _PLACES: Final = (torch.int64, torch.int32)
 
 
 class Overload:
     """An overload of an operator."""
 
-    __slots__ = ("_base", "name", "random", "unwritten", "written")
+    __slots__ = ("_base", "_training", "name", "random", "unwritten", "written")
 
     def __init__(self, overload: Any) -> None:
         schema = overload._schema
@@ -37,9 +39,16 @@ class Overload:
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         """Positions and names of the arguments that it writes to."""
+        self._training = -1
+        if schema.name in _TRAINED:
+            names = [argument.name for argument in schema.arguments]
+            self._training = names.index("training")
+            self.written += [(names.index(name), name) for name in ("running_mean", "running_var")]
 
     def tensors_written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         """The ordinary tensors that a call wrote to, with their positions."""
+        if self._training >= 0 and not (args[self._training] if self._training < len(args) else kwargs.get("training")):
+            return
         for i, name in self.written:
             positional = i < len(args)
             thing, position = (args[i], f"in[{i}]") if positional else (kwargs.get(name), f"in.{name}")

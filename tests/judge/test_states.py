@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerdiff.compare import compare_traces
+from layerdiff.record.recorder import Recorder
 from layerdiff.saved.comparison import Comparison
 from tests.programs import random, record, seeded
 
@@ -83,3 +84,77 @@ def test_what_only_decoding_reads(write: Record, reference: Path, change: dict[s
 def test_what_nobody_reads_is_not_looked_at(write: Record) -> None:
     paths = [write(seeded(Prefill(shift=shift)), STEPS[:1]) for shift in (0, 1)]
     assert [] == first_steps(compare_traces(*paths))
+
+
+class Normalised(nn.Module):
+    """Batch norm in training: its operator writes the running statistics, though its schema does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(16, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(self.inner(x)))
+
+
+def trained(momentum: float = 0.1) -> Normalised:
+    model = seeded(Normalised())
+    model.norm.momentum = momentum
+    return model.train()
+
+
+def test_running_statistics_are_state(write: Record) -> None:
+    steps = [(random(12, 16, seed=seed),) for seed in range(3)]
+    reference = write(trained(), steps)
+    same = compare_traces(reference, write(trained().bfloat16(), [(x.bfloat16(),) for (x,) in steps]))
+    assert ([], False) == (first_steps(same), same.defect)
+    other = compare_traces(reference, write(trained(momentum=0.2), steps))
+    assert [("norm/aten.native_batch_norm.default#0", 0)] == first_steps(other)
+
+
+class Averaged(nn.Module):
+    """A running average, corrected for its start: a product by a number, added in place, and a division by a number."""
+
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(16, 16), 0
+        self.register_buffer("average", torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        self.average.mul_(0.9).add_(h.mean(0), alpha=1 - 0.9)
+        self.calls += 1
+        return cast(Tensor, h - self.average / (1 - 0.9**self.calls))
+
+
+def test_numbers_rounded_to_the_dtype_of_tensors(write: Record) -> None:
+    """Torch's CPU rounds alpha, and what it multiplies, to bf16; a quotient beside a middle is in the middle in fp32."""
+    steps = [(random(4, 16, seed=seed),) for seed in range(4)]
+    comparison = compare_traces(write(seeded(Averaged()), steps), write(seeded(Averaged()).bfloat16(), [(x.bfloat16(),) for (x,) in steps]))
+    assert ([], False) == (first_steps(comparison), comparison.defect)
+
+
+class Twice(nn.Module):
+    """Two stages that may be called one after the other, each from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, made: Tensor) -> Tensor:
+        return cast(Tensor, self.second(made)) + x
+
+
+@pytest.mark.parametrize(("factor", "defect"), [(1.0, False), (1.01, True)])
+def test_an_input_that_an_earlier_call_returned(tmp_path: Path, factor: float, defect: bool) -> None:
+    """An encoder's states in bf16 are not the reference's, and nobody chose them; changed on the way, they are an input."""
+    x, paths = random(4, 16), []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = seeded(Twice()).to(dtype)
+        paths.append(tmp_path / f"{dtype}.h5")
+        with Recorder(paths[-1], model, operators=True), torch.no_grad():
+            made = model.first(x.to(dtype))
+            model(x.to(dtype), made if factor == 1.0 or dtype == torch.float32 else made * factor)
+    assert defect == compare_traces(*paths).defect

@@ -96,10 +96,14 @@ def _sizes(*coefficients: float) -> Bound:
 
 
 def _addition(y: Array, operands: tuple[Any, ...], u: float) -> Any:
-    """a + alpha b: alpha and a scalar are rounded, then their product, then the sum."""
+    """a + alpha b: alpha and a scalar are rounded, then their product, then the sum.
+
+    Torch's CPU rounds alpha, and for few elements the product, to the operands' own dtype.
+    """
     first, second, alpha = operands
     moved = np.abs(alpha * second) * ((2.0 if alpha != 1 else 0.0) + (0.0 if isinstance(second, np.ndarray) and is_float(second) else 1.0))
-    return u * (np.abs(y) + moved + (0.0 if isinstance(first, np.ndarray) and is_float(first) else np.abs(first)))
+    stepwise = 2.0 * grid_of(first, second).unit * np.abs(alpha * second) if alpha != 1 else 0.0
+    return u * (np.abs(y) + moved + (0.0 if isinstance(first, np.ndarray) and is_float(first) else np.abs(first))) + stepwise
 
 
 def _third(y: Array, operands: tuple[Any, ...], u: float) -> Any:
@@ -235,10 +239,13 @@ def as_rounded(operands: tuple[Any, ...], wide: bool = False) -> tuple[Any, ...]
 
 
 def closer(recorded: Array, exact: Array, other: Array, grid: Format) -> Array:
-    """Whichever of two exact results gives more of the recorded elements when rounded to `grid`; the first of equals."""
+    """Whichever of two exact results gives more of the recorded elements when rounded to `grid`; the first of equals.
+
+    Rounded through fp32 or at once: a quotient beside the middle of two numbers is in the middle of them once it is fp32.
+    """
     if exact.dtype.kind != "f":
         return other if np.count_nonzero(other == recorded) > np.count_nonzero(exact == recorded) else exact
-    hits = [np.count_nonzero(round_to(x, grid) == recorded) for x in (exact, other)]
+    hits = [np.count_nonzero((round_to(x, grid) == recorded) | (round_to(round_to(x, FLOAT32), grid) == recorded)) for x in (exact, other)]
     return other if hits[1] > hits[0] else exact
 
 

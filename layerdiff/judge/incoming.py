@@ -45,6 +45,8 @@ class Incoming:
         self._partner: dict[int, int | None] = {}
         self.own_choices = False
         """Whether the reference's program is given its own run's whole numbers and choices: where the target's lead it elsewhere."""
+        self.alone: set[int] = set()
+        """Floats of the reference's that have no partner, and were read: the programs do not start from the same numbers."""
         self.sources: dict[int, int] = {}
         """Pairs of values that no recorded call made: to be compared by themselves."""
         self._readers: dict[int, tuple[int, str]] = {}
@@ -143,6 +145,13 @@ class Incoming:
             return self._constants.contents(weight, value)
         partner = self.partner(value)
         if partner is None:
+            kind = dtype_named(self._runs.reference.file.dtype_name(value))
+            if (
+                kind is not None
+                and kind.kind == "float"
+                and self._runs.reference.place(value).memory[0] in self._runs.reference.made_memories
+            ):
+                self.alone.add(value)
             return self._contents(self._runs.reference, value)
         known = dtype_named(self._runs.reference.file.dtype_name(value))
         if self.own_choices and known is not None and known.kind == "integer":

@@ -111,6 +111,14 @@ class Rounding:
         values = next(values for at, values in crossing if at == position)
         return self._unit(self._dtype(values[0]) if expected else self.runs.target.file.dtype_name(values[1]))
 
+    def coarsest(self, body: Body) -> float:
+        """Unit roundoff of the coarsest value that either run hands into or out of a body."""
+        pairs = [values for _, values in (*body.interface.inputs, *body.interface.outputs)]
+        for interface in body.children.values():
+            pairs += [values for _, values in (*interface.inputs, *interface.outputs)]
+        files = self.runs.map(lambda run: run.file)
+        return max((max(self._unit(files.reference.dtype_name(r)), self._unit(files.target.dtype_name(t))) for r, t in pairs), default=0.0)
+
     def _dtype(self, value: int) -> str | None:
         name = self.runs.reference.file.dtype_name(value)
         return self.expected_dtype.get(name, name)

@@ -41,7 +41,7 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
-_NEAR: Final = 4
+_NEAR: Final = 2
 """How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
 
 

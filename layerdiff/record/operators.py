@@ -9,6 +9,7 @@ Modes belong to a thread: operators of other threads run unseen, and what they w
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -188,7 +189,7 @@ class OperatorMode(TorchDispatchMode):
                 key = (code, frame.f_lineno)
                 line = self._lines.get(key)
                 if line is None:
-                    line = self._lines[key] = f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
+                    line = self._lines[key] = f"{_told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
                 return line
             frame = frame.f_back
         return None
@@ -203,3 +204,10 @@ class OperatorMode(TorchDispatchMode):
     def _fail(self, error: Exception) -> None:
         self._stopped = True
         self._failed(error)
+
+
+def _told(path: str) -> str:
+    """The path of a source file as a trace tells it: from the working directory or the packages on, and not where those lie."""
+    inside = path.rpartition("site-packages/")[2]
+    here = os.getcwd() + os.sep
+    return inside.removeprefix(here)

@@ -19,7 +19,7 @@ from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.wiring import is_float_cast
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.operators import CannotReplay
-from layerdiff.replay.program import Child, positions_of, run_calls
+from layerdiff.replay.program import Child, run_calls
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
@@ -271,6 +271,3 @@ def _copied(args: Arguments) -> Arguments:
         return [copy(item) for item in thing] if isinstance(thing, list) else thing
 
     return Arguments(tuple(copy(thing) for thing in args.args), {name: copy(thing) for name, thing in args.kwargs.items()})
-
-
-__all__ = ["Decision", "Noise", "Programs", "Ran", "compare_decisions", "decides", "follow", "positions_of"]

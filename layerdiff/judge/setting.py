@@ -21,11 +21,14 @@ Array = NDArray[Any]
 Cut = tuple[tuple[int, int], str]
 """Where a value crosses: a pair of calls (a child that is handed it, or the body's own that returns it), and the position."""
 NOTHING: Final = 1e-9
-"""Meaning up to here is float64's own rounding. Harmless pairs stay at 3e-15; the smallest fault tried is 2.9e-5."""
+"""Meaning up to here is float64's own rounding. docs/verdicts.md says where the margin comes from."""
 BELOW_ROUNDING: Final = 2.0**-20
 """Meaning up to here is said and not convicted, unless a scalar or a constant that differs is its cause."""
 COARSE_RATIO: Final = 2.0
-"""The same, where the program itself shows a value that is kept coarser than the run declares. Harmless runs stay under 1.9."""
+"""The same, where the program itself shows a value that is kept coarser than the run declares.
+
+A little over what harmless pairs reached in the trial of which docs/verdicts.md speaks.
+"""
 RATIO: Final = 4.0
 """How many times its predicted spread a recorded value may lie from its own program."""
 FLIP: Final = 4.0

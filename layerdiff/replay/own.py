@@ -79,16 +79,11 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
             return own_replay(recorded, dtypes, results, contract.spread(arguments, results, accumulator), accumulator)
         except ContractError:
             pass
-    if writes_in_place(operation):
+    if operation.writes:  # running it changed its operands
         tensors = Arguments(_tensors(arguments.args), _tensors(arguments.kwargs))
     found = generic_spread(operation.name, tensors, made, accumulator, trust=run.trust)
     own = own_replay(recorded, dtypes, results, [found.spreads[i] for i in chosen], accumulator)
     return replace(own, rung=f"{own.rung}; {found.rule}")
-
-
-def writes_in_place(operation: Operation) -> bool:
-    """Whether running the call changed its operands."""
-    return bool(operation.writes)
 
 
 _UNWRITTEN: Final = "memory that nothing was written to yet"

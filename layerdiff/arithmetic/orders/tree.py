@@ -103,7 +103,9 @@ def from_json(data: Any) -> Tree:
         raise TreeError("A summation tree is an object with `leaves` (a number) and `nodes` (a list of lists of numbers).")
     leaves, nodes = data["leaves"], data["nodes"]
     if not 1 <= leaves <= MOST_LEAVES or len(nodes) >= max(leaves, 2):
-        raise TreeError(f"A summation tree of {leaves} terms and {len(nodes)} nodes; at most {MOST_LEAVES} terms, and fewer nodes, are read.")
+        raise TreeError(
+            f"A summation tree of {leaves} terms and {len(nodes)} nodes; at most {MOST_LEAVES} terms, and fewer nodes, are read."
+        )
     if not all(isinstance(children, list) and all(type(child) is int for child in children) for children in nodes):
         raise TreeError("A node of a summation tree is a list of numbers.")
     return Tree(leaves, tuple(tuple(children) for children in nodes))

@@ -1,0 +1,220 @@
+"""`race`: the hypotheses that make the recorded results, bit for bit, and those that do not.
+
+All are tried on a few results first; what survives is tried on every result that can tell orders apart. With 16-bit results only few
+can: those whose exact sum lies near the middle between two numbers. They are looked for, never drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.arithmetic.formats import FLOAT32, Format, interval, round_to
+from layerdiff.arithmetic.orders.candidates import Candidate, Situation, declared, lower, units
+from layerdiff.arithmetic.orders.replaying import Replayed
+from layerdiff.arithmetic.orders.summing import Summing, Taken
+from layerdiff.arithmetic.orders.tree import Tree
+
+HEAT: Final = 64
+"""Results that every hypothesis is tried on."""
+MOST: Final = 1 << 14
+"""Results that the survivors are tried on, evenly spaced where there are more."""
+ENOUGH: Final = 20
+"""Results that must decide, and by which the next hypothesis must fall behind."""
+MISSES: Final = 1e-4
+"""Share of results that a right hypothesis may miss: a fused multiply-add is emulated by two roundings."""
+_SIGMAS: Final = 6.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one hypothesis did: `made` of `tried` results reproduced to the bit."""
+
+    candidate: Candidate
+    made: int
+    tried: int
+
+    @property
+    def share(self) -> float:
+        """made / tried; 0 where it said nothing."""
+        return self.made / self.tried if self.tried else 0.0
+
+
+@dataclass(frozen=True)
+class Race:
+    """What came of a race.
+
+    Attributes:
+        winners: the hypotheses that make every informative result (all but MISSES of them); several are a class that these results
+            do not tell apart.
+        runner_up: the best of the others, on the same results.
+        standings: all that were tried, the best first, each with its last heat.
+        results: how many results the call has.
+        informative: how many of them tell orders apart at the declared accumulator.
+        families: what was tried, in words, with numbers.
+    """
+
+    winners: tuple[Standing, ...]
+    runner_up: Standing | None
+    standings: tuple[Standing, ...]
+    results: int
+    informative: int
+    families: tuple[str, ...]
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough results tell orders apart for a name."""
+        return self.informative >= ENOUGH
+
+    @property
+    def gap(self) -> int | None:
+        """By how many results the runner-up falls behind; None where there is none."""
+        if self.runner_up is None or not self.winners:
+            return None
+        return self.runner_up.tried - self.runner_up.made
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a race runs on: the recorded results [n], exact sums and sigma of each, and what makes them.
+
+    `live` marks the results that are compared.
+    """
+
+    summing: Summing
+    recorded: NDArray[np.float64]
+    exact: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    live: NDArray[np.bool_]
+    situation: Situation
+
+    def informative(self) -> NDArray[np.intp]:
+        """Flat indices of the results where the order may show: within 6 sigma of the middle between two numbers."""
+        low, high = interval(np.where(self.live, self.recorded, 0.0), self.situation.format)
+        near = np.minimum(self.exact - low, high - self.exact) <= _SIGMAS * self.sigma
+        return np.flatnonzero(self.live & near & (self.sigma > 0))
+
+    def everything(self) -> NDArray[np.intp]:
+        """Flat indices of all results that are compared."""
+        return np.flatnonzero(self.live)
+
+
+def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, less: bool = True) -> Race:
+    """All hypotheses: the declared accumulator, fused units, and, where `less` and none of these holds, less precision.
+
+    `trees`: summation trees of a probe, by name.
+    """
+    known = course.situation
+    telling = course.informative()
+    first = _round(course, [*declared(known, trees), *units(known)], telling)
+    if first.winners or not less or known.accumulator is not FLOAT32:
+        return first
+    second = _round(course, list(lower(known)), course.everything())
+    best = second if second.winners or not first.standings else first
+    return Race(
+        second.winners,
+        best.runner_up,
+        tuple(sorted((*first.standings, *second.standings), key=lambda one: -one.share)),
+        first.results,
+        second.informative if second.winners else first.informative,
+        first.families + second.families,
+    )
+
+
+def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp]) -> Race:
+    compared = int(course.live.sum())
+    if where.size == 0 or not candidates:
+        return Race((), None, (), compared, int(where.size), _families(candidates))
+    heat, final = _spread(where, HEAT), _spread(where, MOST)
+    taken = course.summing.take(heat)
+    tried = [_standing(course, candidate, taken, heat) for candidate in candidates]
+    best_first = sorted(range(len(tried)), key=lambda i: -tried[i].share)
+    surviving = [i for i in best_first if tried[i].tried and tried[i].made >= tried[i].tried - 1]
+    last = surviving + [i for i in best_first if i not in surviving][:1]
+    if final.size > heat.size:
+        for i in last:
+            tried[i] = _standing_in_portions(course, candidates[i], final)
+    won = [i for i in surviving if _holds(tried[i])]
+    beaten = [tried[i] for i in last if i not in won]
+    rest = sorted((one for i, one in enumerate(tried) if i not in won), key=lambda one: -one.share)
+    winners = tuple(tried[i] for i in won)
+    runner_up = max(beaten, key=lambda one: one.share, default=None)
+    return Race(winners, runner_up, (*winners, *rest), compared, int(where.size), _families(candidates))
+
+
+def _spread(where: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """At most `count` of these, evenly spaced."""
+    return np.asarray(where[np.unique(np.linspace(0, where.size - 1, min(count, where.size)).astype(int))])
+
+
+def _holds(one: Standing) -> bool:
+    return one.tried > 0 and one.tried - one.made <= MISSES * one.tried
+
+
+def _standing_in_portions(course: Course, candidate: Candidate, final: NDArray[np.intp]) -> Standing:
+    """One hypothesis on all of the final, in portions that fit in memory."""
+    portion = max(1, (1 << 22) // course.situation.terms)
+    made = tried = 0
+    for begin in range(0, final.size, portion):
+        here = final[begin : begin + portion]
+        one = _standing(course, candidate, course.summing.take(here), here)
+        made, tried = made + one.made, tried + one.tried
+    return Standing(candidate, made, tried)
+
+
+def _standing(course: Course, candidate: Candidate, taken: Taken, where: NDArray[np.intp]) -> Standing:
+    known, summing = course.situation, course.summing
+    found: Replayed = candidate.run(taken)
+    equal = np.zeros(where.shape, bool)
+    for values in _finished(summing, found.values, known.accumulator):
+        if candidate.added == "last" and taken.start is not None:
+            values = round_to(values + taken.start, known.accumulator)
+        result = round_to(values, known.format)
+        if candidate.added == "after" and taken.start is not None:
+            result = round_to(result + taken.start, known.format)
+        equal |= result == course.recorded[where]
+    return Standing(candidate, int(np.count_nonzero(equal & found.certain)), int(np.count_nonzero(found.certain)))
+
+
+def _finished(summing: Summing, sums: NDArray[np.float64], accumulator: Format) -> Iterable[NDArray[np.float64]]:
+    """The finished sums, scaled and divided: a division by n may be a multiplication by 1 / n."""
+    if summing.scale != 1.0:
+        sums = round_to(summing.scale * sums, accumulator)
+    if summing.divisor == 1.0:
+        return (sums,)
+    return (
+        round_to(sums / summing.divisor, accumulator),
+        round_to(sums * round_to(np.asarray(1.0 / summing.divisor), accumulator), accumulator),
+    )
+
+
+def _families(candidates: list[Candidate]) -> tuple[str, ...]:
+    """`185 orders: fp32, fused multiply-add`."""
+    counts: dict[str, int] = {}
+    for one in candidates:
+        said = one.arithmetic or (one.cause or "")
+        counts[said] = counts.get(said, 0) + 1
+    return tuple(f"{count} × {said}" for said, count in counts.items())
+
+
+def course_of(
+    summing: Summing,
+    recorded: NDArray[Any],
+    exact: NDArray[Any],
+    sigma: NDArray[Any],
+    live: NDArray[np.bool_],
+    format: Format,
+    accumulator: Format,
+) -> Course:
+    """A course from arrays of the result's shape; whether products are exact is seen on the first results."""
+    flat = [np.asarray(np.broadcast_to(x, recorded.shape), np.float64).reshape(-1) for x in (recorded, exact, sigma)]
+    alive = np.broadcast_to(live, recorded.shape).reshape(-1)
+    some = summing.take(np.unique(np.linspace(0, summing.count - 1, min(16, summing.count)).astype(np.intp)))
+    products = some.left if some.right is None else some.left * some.right
+    exact_products = some.right is None or bool(np.array_equal(round_to(products, accumulator), products))
+    known = Situation(summing.terms, accumulator, format, exact_products, some.right is not None, summing.has_start)
+    return Course(summing, flat[0], flat[1], flat[2], alive, known)

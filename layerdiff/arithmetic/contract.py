@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, FLOAT32, Format, round_to
+from layerdiff.arithmetic.orders.summing import Product, Summing
 from layerdiff.errors import LayerdiffError
 from layerdiff.trace.arguments import Arguments
 
@@ -47,18 +48,6 @@ EXACT = Spread(np.zeros(()), np.zeros(()), 1)
 """The spread of copies, comparisons and choices: none."""
 
 
-class Product(NamedTuple):
-    """The matrix product inside a call: the result is scale * left @ right plus what does not depend on it.
-
-    left [..., M, K] and right [..., K, N] as float64; `shape` is that of the whole result, whose last two dimensions
-    (after `fold`, where the product is done on folded leading dimensions) are [M, N].
-    """
-
-    left: Array
-    right: Array
-    scale: float = 1.0
-
-
 @dataclass(frozen=True)
 class Contract:
     """What is known of an operator. Operands are float64 for every float dtype (widened exactly), native integers and bools otherwise.
@@ -70,12 +59,14 @@ class Contract:
         settle: for results that are choices (indices of equal values): the exact results again, with the recorded
             choice wherever that is as right as the exact one.
         product: the matrix product inside, for the tests that name a fault in one.
+        summing: from the arguments and the shape of the first result, what each of its elements adds up, where that is all it does.
     """
 
     exact: Callable[[Arguments], tuple[Array, ...]] | None
     spread: Callable[[Arguments, tuple[Array, ...], Format], tuple[Spread, ...]]
     settle: Callable[[Arguments, tuple[Array, ...], tuple[Array, ...]], tuple[Array, ...]] | None = None
     product: Callable[[Arguments], Product | None] | None = None
+    summing: Callable[[Arguments, tuple[int, ...]], Summing | None] | None = None
 
 
 def bind(arguments: Arguments, names: tuple[str, ...], **defaults: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Product
+from layerdiff.arithmetic.orders.summing import Product
 from layerdiff.arithmetic.residual import Residual
 
 Matrices = NDArray[np.float64]

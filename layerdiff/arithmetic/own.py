@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import Contract, ContractError, Spread
 from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named, round_to
+from layerdiff.arithmetic.orders.race import ENOUGH, MISSES, Race, course_of, race, reproduced
 from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Explanation, Residual, ratio, rms
 from layerdiff.arithmetic.structure import explanation_for
 from layerdiff.arithmetic.sums import VALID_BELOW
 from layerdiff.trace.arguments import Arguments
 
-Word = Literal["identical", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
+Word = Literal["identical", "order-exact", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
 
 _REFINE_FROM: Final = 6.0
+_BEYOND: Final = 4.0
+"""Times the deterministic bound beyond which no order at the declared accumulator is tried; units that cut have twice the bound."""
 _REFINED_TERMS: Final = 1 << 25
-_SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "identical")
+_SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "order-exact", "identical")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Own:
 
 
 Explain = Callable[[Residual], Explanation | None]
+Try = Callable[[Residual, bool], Race]
+"""A race between orders; the flag says whether orders at the declared accumulator can make the error at all."""
 
 
 def replay_call(
@@ -100,7 +105,16 @@ def replay_call(
     def explain(residual: Residual) -> Explanation | None:
         return explanation_for(residual, product(arguments) if product is not None else None)
 
-    return own_replay(recorded, dtypes, exact, spreads, declared, dead=dead, explain=explain)
+    summing = contract.summing(arguments, recorded[0].shape) if contract.summing is not None and recorded else None
+
+    def orders(residual: Residual, possible: bool) -> Race:
+        assert summing is not None
+        course = course_of(summing, residual.recorded, residual.exact, residual.sigma, residual.live, residual.format, residual.accumulator)
+        return race(course, orders=possible)
+
+    return own_replay(
+        recorded, dtypes, exact, spreads, declared, dead=dead, explain=explain, orders=orders if summing is not None else None
+    )
 
 
 def own_replay(
@@ -112,6 +126,7 @@ def own_replay(
     *,
     dead: Sequence[NDArray[np.bool_] | None] = (),
     explain: Explain | None = None,
+    orders: Try | None = None,
 ) -> Own:
     """The ladder for the results of one call: the worst of its results, the first of equals.
 
@@ -123,12 +138,13 @@ def own_replay(
         accumulator: the declared accumulator.
         dead: masks of elements that are not compared.
         explain: asked for a name where sigma does not acquit.
+        orders: asked before that for an order that makes the first result.
     """
     found: Own | None = None
     masks = list(dead) + [None] * len(exact)
     for index, (one, dtype, right, spread, mask) in enumerate(zip(recorded, dtypes, exact, spreads, masks, strict=False)):
         with np.errstate(all="ignore"):
-            own = _result(np.asarray(one), dtype, np.asarray(right), spread, accumulator, mask, explain)
+            own = _result(np.asarray(one), dtype, np.asarray(right), spread, accumulator, mask, explain, orders if index == 0 else None)
         own = replace(own, evidence={"result": index, **own.evidence})
         if found is None or _SEVERITY.index(own.verdict) < _SEVERITY.index(found.verdict):
             found = own
@@ -143,6 +159,7 @@ def _result(
     accumulator: Format,
     dead: NDArray[np.bool_] | None,
     explain: Explain | None,
+    orders: Try | None,
 ) -> Own:
     if recorded.shape != exact.shape:
         return _incomparable(f"The recorded result has shape {list(recorded.shape)}, the exact one {list(exact.shape)}.")
@@ -168,7 +185,7 @@ def _result(
         return _incomparable("No element of the result is one that anything is known of.")
     distance = _distance(recorded, right, format, accumulator, live)
     residual = Residual(recorded, right, sigma, bound, live, format, accumulator, spread.terms)
-    return _finite(residual, distance, spread, explain)
+    return _finite(residual, distance, spread, explain, orders)
 
 
 def _distance(
@@ -184,8 +201,8 @@ def _distance(
     return distance
 
 
-def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, explain: Explain | None) -> Own:
-    """Rungs 3, 4, 7, 8 and 9, over the finite elements of one result."""
+def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, explain: Explain | None, orders: Try | None) -> Own:
+    """Rungs 3 to 9, over the finite elements of one result."""
     count, informative = int(residual.live.sum()), int(np.count_nonzero(distance))
     z = ratio(distance, residual.sigma)
     terms, unit = spread.terms, residual.accumulator.unit
@@ -226,6 +243,20 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
         measured, allowed = (zrms, ZRMS_LIMIT) if zrms / ZRMS_LIMIT >= zmax / ZMAX_LIMIT else (zmax, ZMAX_LIMIT)
         statement = f"{terms} additions at {residual.accumulator.name} make this error: {_figures(zrms, zmax)}."
         return own("order-consistent", "4: excess over sigma (F4, F8)", measured, allowed, statement)
+    ran = orders(residual, most <= _BEYOND) if orders is not None and count >= ENOUGH else None
+    if ran is not None and ran.winners and ran.enough:
+        first, best = ran.winners[0], ran.winners[0].candidate
+        said: dict[str, Any] = {
+            "order": best.name,
+            "arithmetic": best.arithmetic,
+            "made": first.made,
+            "tried": first.tried,
+        }
+        missed = 1.0 - first.share
+        if best.kind == "lower":
+            rung = "6: orders of less precision, bit by bit"
+            return own("precision", rung, missed, MISSES, reproduced(ran), best.cause, **said)
+        return own("order-exact", "5: orders, bit by bit", missed, MISSES, reproduced(ran), **said)
     if not valid:
         reach = terms * unit
         statement = (

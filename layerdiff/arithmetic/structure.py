@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Product
 from layerdiff.arithmetic.factors import common_factor
 from layerdiff.arithmetic.folded import Folded, folded, sampled
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, round_to
 from layerdiff.arithmetic.gram import side
 from layerdiff.arithmetic.lower_precision import narrow_accumulator, rounded_operands, rounded_partials
+from layerdiff.arithmetic.orders.summing import Product
 from layerdiff.arithmetic.residual import Explanation, Residual
 from layerdiff.arithmetic.term_ranges import term_range
 

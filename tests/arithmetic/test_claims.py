@@ -94,8 +94,15 @@ def test_other_inputs_show_on_the_input_side() -> None:
 
 def test_a_declared_bf16_accumulator_over_4096_terms_has_no_valid_statistics() -> None:
     x, w = data("gauss", 32, 32, 4096, BFLOAT16, seed=4)
-    own = own_of(x, w, narrow_chain(x, w), BFLOAT16, accumulator=BFLOAT16)
+    order = np.random.default_rng(4).permutation(4096)
+    own = own_of(x, w, narrow_chain(x[:, order], w[order]), BFLOAT16, accumulator=BFLOAT16)
     assert ("not-comparable", "statistics not valid", 16.0) == (own.verdict, own.rung, own.measured)
+
+
+def test_a_declared_bf16_accumulator_in_an_order_that_is_tried_is_reproduced() -> None:
+    x, w = data("gauss", 32, 32, 4096, BFLOAT16, seed=4)
+    own = own_of(x, w, narrow_chain(x, w), BFLOAT16, accumulator=BFLOAT16)
+    assert ("order-exact", "sequential", 1024) == (own.verdict, own.evidence["order"], own.evidence["made"])
 
 
 def test_lower_precision_is_named_by_doing_it() -> None:

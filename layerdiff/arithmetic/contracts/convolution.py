@@ -9,9 +9,11 @@ from itertools import product as every
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind, bounded, grid_of
 from layerdiff.arithmetic.formats import Format
+from layerdiff.arithmetic.orders.summing import Summing, Taken
 from layerdiff.arithmetic.sums import ROUNDING_VARIANCE, gamma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
 
@@ -117,5 +119,32 @@ def _spread(arguments: Arguments, results: tuple[Array, ...], accumulator: Forma
     return (Spread(sigma, bound, terms),)
 
 
-_CONVOLUTION: Final = Contract(_exact, _spread)
+def _sums(arguments: Arguments, shape: tuple[int, ...]) -> Summing | None:
+    """Each result's terms: channels of its group, then places of the kernel; or places, then channels."""
+    call = _call(arguments)
+    if call.transposed or call.x.dtype.kind != "f":
+        return None
+    rank = call.x.ndim - 2
+    channels, kernel = call.weight.shape[1], call.weight.shape[2:]
+    per_group = call.weight.shape[0] // call.groups
+    padded = np.pad(call.x, [(0, 0), (0, 0), *((p, p) for p in call.padding)])
+    places = np.meshgrid(*(np.arange(k) for k in kernel), indexing="ij")
+    terms = int(channels * np.prod(kernel, dtype=np.int64))
+
+    def take(flat: NDArray[np.intp]) -> Taken:
+        n, o, *at = np.unravel_index(flat, shape)
+        wide = (slice(None),) + (None,) * rank
+        key = tuple(at[i][wide] * call.stride[i] + places[i] * call.dilation[i] for i in range(rank))
+        first = (o // per_group) * channels
+        index = (first[:, None] + np.arange(channels)).reshape((-1, channels) + (1,) * rank)
+        left = padded[(n.reshape((-1, 1) + (1,) * rank), index) + tuple(k[:, None] for k in key)]  # noqa: RUF005
+        start = None if call.bias is None else np.asarray(call.bias, np.float64)[o]
+        return Taken(left.reshape(len(flat), terms), call.weight[o].reshape(len(flat), terms), start)
+
+    other = np.arange(terms).reshape(channels, -1).T.reshape(-1)
+    arrangements = (("kernel places before channels", other),) if 1 < channels < terms else ()
+    return Summing(terms, int(np.prod(shape)), take, has_start=call.bias is not None, arrangements=arrangements)
+
+
+_CONVOLUTION: Final = Contract(_exact, _spread, summing=_sums)
 CONTRACTS: Final = {"aten.convolution": _CONVOLUTION, "aten._convolution": _CONVOLUTION, "aten.convolution_overrideable": _CONVOLUTION}

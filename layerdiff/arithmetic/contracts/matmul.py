@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import EXACT, Array, Contract, Product, Spread, bind, bounded
+from layerdiff.arithmetic.contract import EXACT, Array, Contract, Spread, bind, bounded
 from layerdiff.arithmetic.formats import Format
+from layerdiff.arithmetic.orders.summing import Product, Summing, of_product
 from layerdiff.arithmetic.sums import ROUNDING_VARIANCE, gamma, prefix_sigma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
 
@@ -153,7 +154,13 @@ def _contract(name: str) -> Contract:
         left, right, _, _, alpha = parts(arguments)
         return Product(left, right, float(alpha)) if left.dtype.kind == right.dtype.kind == "f" else None
 
-    return Contract(exact, spread, product=product)
+    def summing(arguments: Arguments, shape: tuple[int, ...]) -> Summing | None:
+        left, right, added, beta, alpha = parts(arguments)
+        if left.dtype.kind != "f" or right.dtype.kind != "f":
+            return None
+        return of_product(Product(left, right, float(alpha)), shape, None if added is None or beta == 0 else beta * added)
+
+    return Contract(exact, spread, product=product, summing=summing)
 
 
 CONTRACTS: Final = {

@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from layerdiff.arithmetic.contract import Array, Contract, ContractError, Product, Spread, bind
+from layerdiff.arithmetic.contract import Array, Contract, ContractError, Spread, bind
 from layerdiff.arithmetic.contracts.matmul import product_spread
 from layerdiff.arithmetic.formats import Format
+from layerdiff.arithmetic.orders.summing import Product
 from layerdiff.trace.arguments import Arguments
 
 

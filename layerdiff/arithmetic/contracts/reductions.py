@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.contract import EXACT, Array, Contract, ContractError, Spread, bind, dtype_kind, grid_of
 from layerdiff.arithmetic.contracts.copies import as_kind, nothing
 from layerdiff.arithmetic.formats import FLOAT32, Format
+from layerdiff.arithmetic.orders.summing import Summing, of_terms
 from layerdiff.arithmetic.sums import gamma, prefix_sigma, sum_bound, sum_sigma
 from layerdiff.trace.arguments import Arguments
 
@@ -97,6 +98,16 @@ def _mean_spread(arguments: Arguments, results: tuple[Array, ...], accumulator: 
     return (Spread(found.sigma / count + division / 2.0, found.bound / count + division, count, refined),)
 
 
+def _sum_of(arguments: Arguments, shape: tuple[int, ...]) -> Summing | None:
+    x, axes, _ = _sum_arguments(arguments)
+    return of_terms(x, axes) if x.dtype.kind == "f" else None
+
+
+def _mean_of(arguments: Arguments, shape: tuple[int, ...]) -> Summing | None:
+    x, axes, _ = _sum_arguments(arguments)
+    return of_terms(x, axes, float(max(count_of(x, axes), 1))) if x.dtype.kind == "f" else None
+
+
 def _prod(arguments: Arguments) -> tuple[Array, ...]:
     x, axes, keepdim = _sum_arguments(arguments)
     return (np.asarray(x.prod(axes, keepdims=keepdim)),)
@@ -153,8 +164,8 @@ def _vector_norm_spread(arguments: Arguments, results: tuple[Array, ...], accumu
 
 
 CONTRACTS: Final = {
-    "aten.sum": Contract(_sum, _sum_spread),
-    "aten.mean": Contract(_mean, _mean_spread),
+    "aten.sum": Contract(_sum, _sum_spread, summing=_sum_of),
+    "aten.mean": Contract(_mean, _mean_spread, summing=_mean_of),
     "aten.prod": Contract(_prod, _prod_spread),
     "aten.amax": _extreme(True),
     "aten.amin": _extreme(False),

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, FLOAT32, TF32, Format, round_to, truncate_to
+from layerdiff.arithmetic.orders.cascade import cascades
 from layerdiff.arithmetic.orders.narrow import Partials, running_sum, sum_of_partials
 from layerdiff.arithmetic.orders.order import Order, blocks, orders, sequential, split
-from layerdiff.arithmetic.orders.replaying import Arithmetic, Replayed, Unit, replay
+from layerdiff.arithmetic.orders.replaying import Arithmetic, Begin, Replayed, Unit, replay
 from layerdiff.arithmetic.orders.summing import Taken
 from layerdiff.arithmetic.orders.tree import Tree
 
@@ -64,6 +66,7 @@ class Situation:
         exact_products: whether every product of two operands is a number of the accumulator's format.
         products: whether there are products at all.
         has_start: whether something is added to the whole.
+        arrangements: other sequences of the terms, by name.
     """
 
     terms: int
@@ -72,8 +75,11 @@ class Situation:
     exact_products: bool
     products: bool
     has_start: bool
+    arrangements: tuple[tuple[str, NDArray[np.intp]], ...] = ()
 
 
+SWAPPED: Final = "the second of each pair of terms first"
+"""As dot product instructions of 16-bit numbers add (VDPBF16PS; measured)."""
 UNITS: Final = (Unit(4, 23), Unit(4, 24), Unit(8, 24), Unit(16, 24), Unit(16, 25), Unit(32, 25))
 """Width and fractional bits of tensor cores: Volta, Turing, Ampere and Ada, Hopper and Blackwell (MMA-Sim; not measured here)."""
 NARROW_UNITS: Final = (Unit(16, 13), Unit(32, 13))
@@ -82,7 +88,15 @@ NARROW_UNITS: Final = (Unit(16, 13), Unit(32, 13))
 
 def declared(known: Situation, trees: tuple[tuple[str, Tree], ...] = ()) -> Iterator[Candidate]:
     """Orders at the declared accumulator; `trees` are those of a probe, by name."""
-    tried: list[tuple[str, Order | Tree]] = [*trees, *((order.name, order) for order in orders(known.terms))]
+    plain = orders(known.terms)
+    tried: list[tuple[str, Order | Tree]] = [*trees, *((order.name, order) for order in plain)]
+    if not known.products:
+        tried += cascades(known.terms)
+    arrangements = known.arrangements
+    if known.products and known.exact_products and known.terms % 2 == 0:
+        arrangements = (*arrangements, (SWAPPED, np.arange(known.terms, dtype=np.intp).reshape(-1, 2)[:, ::-1].reshape(-1)))
+    for named, sequence in arrangements:
+        tried += [(f"{order.name}, {named}", order.rearranged(sequence)) for order in plain]
     for said, arithmetic, added in _arithmetics(known):
         for name, order in tried:
             yield _of(name, said, "declared", order, arithmetic, added)
@@ -138,13 +152,15 @@ def _last(known: Situation) -> Added:
 
 def _arithmetics(known: Situation) -> Iterator[tuple[str, Arithmetic, Added]]:
     short = SHORT.get(known.accumulator.name, known.accumulator.name)
-    starts: tuple[tuple[str, bool, Added], ...] = (("", False, "none"),)
+    starts: tuple[tuple[str, Begin, Added], ...] = (("", "none", "none"),)
     if known.has_start:
-        starts = (
-            (", what is added comes last", False, "last"),
-            (", what is added comes first", True, "none"),
-            (", what is added comes after the result is rounded", False, "after"),
+        every: tuple[tuple[str, Begin, Added], ...] = (
+            (", what is added comes last", "none", "last"),
+            (", what is added comes first", "inside", "none"),
+            (", what is added comes before the first part", "outside", "none"),
+            (", what is added comes after the result is rounded", "none", "after"),
         )
+        starts = every[:3] if known.format is known.accumulator else every
     fused: tuple[tuple[str, bool], ...] = ((f"{short}, fused multiply-add", True), (f"{short}, products rounded", False))
     if known.exact_products or not known.products:
         fused = ((short, True),)

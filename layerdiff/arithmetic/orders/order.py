@@ -53,6 +53,10 @@ class Order:
             level = np.asarray(made, np.intp).reshape(level.shape[:-1])
         return Tree(leaves, tuple(nodes))
 
+    def rearranged(self, sequence: NDArray[np.intp]) -> Order:
+        """The same order of terms that come in another sequence."""
+        return replace(self, layout=np.where(self.layout == ABSENT, ABSENT, sequence[self.layout]), also=())
+
     @cached_property
     def key(self) -> int:
         """Equal for orders that are the same: a hash that commutes and does not associate, added up in this order."""
@@ -153,7 +157,7 @@ def lane_blocks(terms: int, count: int, size: int, across: How) -> Order:
     return Order(f"{count} lanes in blocks of {size}, added {ending}", wide.reshape(count, -1, size), ("chain", "chain", across))
 
 
-BLOCKS: Final = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+BLOCKS: Final = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 SPLITS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LANES: Final = (2, 4, 8, 16, 32, 64)
 ACROSS: Final[tuple[How, ...]] = ("chain", "pairs", "halves")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -18,25 +19,33 @@ from layerdiff.arithmetic.orders.candidates import Candidate, Situation, declare
 from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Summing, Taken
 from layerdiff.arithmetic.orders.tree import Tree
+from layerdiff.arithmetic.residual import ZMAX_LIMIT
 
 HEAT: Final = 64
 """Results that every hypothesis is tried on."""
 MOST: Final = 1 << 14
 """Results that the survivors are tried on, evenly spaced where there are more."""
+WORST: Final = 1 << 10
+"""Results furthest from the exact ones that they are tried on besides, so that one wrong result is never left out."""
+CERTAIN: Final = 0.9
+"""Share of the results that a hypothesis must be certain of: one that says nothing of most of them explains nothing."""
 ENOUGH: Final = 20
 """Results that must decide, and by which the next hypothesis must fall behind."""
 MISSES: Final = 1e-4
-"""Share of results that a right hypothesis may miss: a fused multiply-add is emulated by two roundings."""
+"""Share of results that a right hypothesis may miss, each within what arithmetic makes: a fused multiply-add is emulated by two roundings."""
 _SIGMAS: Final = 6.0
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How one hypothesis did: `made` of `tried` results reproduced to the bit."""
+    """How one hypothesis did: `made` of `tried` results reproduced to the bit; it was `asked` about so many, and certain of those tried."""
 
     candidate: Candidate
     made: int
     tried: int
+    asked: int
+    wild: bool = False
+    """Whether a result that it misses lies further out than arithmetic allows."""
 
     @property
     def share(self) -> float:
@@ -92,26 +101,41 @@ class Course:
     live: NDArray[np.bool_]
     situation: Situation
 
-    def informative(self) -> NDArray[np.intp]:
-        """Flat indices of the results where the order may show: within 6 sigma of the middle between two numbers."""
+    @cached_property
+    def inside(self) -> NDArray[np.float64]:
+        """How far the exact result lies inside the reals that round to the recorded one, in sigma; negative outside."""
         low, high = interval(np.where(self.live, self.recorded, 0.0), self.situation.format)
-        near = np.minimum(self.exact - low, high - self.exact) <= _SIGMAS * self.sigma
-        return np.flatnonzero(self.live & near & (self.sigma > 0))
+        inside = np.minimum(self.exact - low, high - self.exact)
+        with np.errstate(all="ignore"):
+            return np.where(self.live, inside / np.where(self.sigma > 0, self.sigma, np.nan), np.nan)
+
+    def informative(self) -> NDArray[np.intp]:
+        """Flat indices of the results where the order may show: within 6 sigma of the middle between two numbers, or beyond it."""
+        return np.flatnonzero(self.inside <= _SIGMAS)
+
+    def worst(self) -> NDArray[np.intp]:
+        """Flat indices of the results furthest outside, at most WORST."""
+        outside = np.flatnonzero(self.inside < 0)
+        if outside.size <= WORST:
+            return outside
+        return np.asarray(outside[np.argpartition(self.inside[outside], WORST)[:WORST]])
 
     def everything(self) -> NDArray[np.intp]:
         """Flat indices of all results that are compared."""
         return np.flatnonzero(self.live)
 
 
-def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, less: bool = True) -> Race:
-    """All hypotheses: the declared accumulator, fused units, and, where `less` and none of these holds, less precision.
+def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bool = True) -> Race:
+    """All hypotheses: the declared accumulator and fused units, and, where none of these holds, less precision.
 
-    `trees`: summation trees of a probe, by name.
+    Args:
+        trees: summation trees of a probe, by name.
+        orders: whether orders at the declared accumulator are tried at all: no order makes more than the deterministic bound.
     """
     known = course.situation
     telling = course.informative()
-    first = _round(course, [*declared(known, trees), *units(known)], telling)
-    if first.winners or not less or known.accumulator is not FLOAT32:
+    first = _round(course, [*declared(known, trees), *units(known)] if orders else [], telling)
+    if first.winners or known.accumulator is not FLOAT32:
         return first
     second = _round(course, list(lower(known)), course.everything())
     best = second if second.winners or not first.standings else first
@@ -129,11 +153,12 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp])
     compared = int(course.live.sum())
     if where.size == 0 or not candidates:
         return Race((), None, (), compared, int(where.size), _families(candidates))
-    heat, final = _spread(where, HEAT), _spread(where, MOST)
+    heat = _spread(where, HEAT)
+    final = np.union1d(_spread(where, MOST), course.worst())
     taken = course.summing.take(heat)
     tried = [_standing(course, candidate, taken, heat) for candidate in candidates]
     best_first = sorted(range(len(tried)), key=lambda i: -tried[i].share)
-    surviving = [i for i in best_first if tried[i].tried and tried[i].made >= tried[i].tried - 1]
+    surviving = [i for i in best_first if 2 * tried[i].tried >= heat.size and tried[i].made >= tried[i].tried - 1]
     last = surviving + [i for i in best_first if i not in surviving][:1]
     if final.size > heat.size:
         for i in last:
@@ -152,18 +177,20 @@ def _spread(where: NDArray[np.intp], count: int) -> NDArray[np.intp]:
 
 
 def _holds(one: Standing) -> bool:
-    return one.tried > 0 and one.tried - one.made <= MISSES * one.tried
+    return not one.wild and one.tried >= max(1.0, CERTAIN * one.asked) and one.tried - one.made <= MISSES * one.tried
 
 
 def _standing_in_portions(course: Course, candidate: Candidate, final: NDArray[np.intp]) -> Standing:
     """One hypothesis on all of the final, in portions that fit in memory."""
     portion = max(1, (1 << 22) // course.situation.terms)
-    made = tried = 0
+    made = tried = asked = 0
+    wild = False
     for begin in range(0, final.size, portion):
         here = final[begin : begin + portion]
         one = _standing(course, candidate, course.summing.take(here), here)
-        made, tried = made + one.made, tried + one.tried
-    return Standing(candidate, made, tried)
+        made, tried, asked = made + one.made, tried + one.tried, asked + one.asked
+        wild |= one.wild
+    return Standing(candidate, made, tried, asked, wild)
 
 
 def _standing(course: Course, candidate: Candidate, taken: Taken, where: NDArray[np.intp]) -> Standing:
@@ -177,7 +204,8 @@ def _standing(course: Course, candidate: Candidate, taken: Taken, where: NDArray
         if candidate.added == "after" and taken.start is not None:
             result = round_to(result + taken.start, known.format)
         equal |= result == course.recorded[where]
-    return Standing(candidate, int(np.count_nonzero(equal & found.certain)), int(np.count_nonzero(found.certain)))
+    wild = bool(np.any(course.inside[where[found.certain & ~equal]] < -ZMAX_LIMIT))
+    return Standing(candidate, int(np.count_nonzero(equal & found.certain)), int(np.count_nonzero(found.certain)), int(where.size), wild)
 
 
 def _finished(summing: Summing, sums: NDArray[np.float64], accumulator: Format) -> Iterable[NDArray[np.float64]]:
@@ -216,5 +244,16 @@ def course_of(
     some = summing.take(np.unique(np.linspace(0, summing.count - 1, min(16, summing.count)).astype(np.intp)))
     products = some.left if some.right is None else some.left * some.right
     exact_products = some.right is None or bool(np.array_equal(round_to(products, accumulator), products))
-    known = Situation(summing.terms, accumulator, format, exact_products, some.right is not None, summing.has_start)
+    known = Situation(summing.terms, accumulator, format, exact_products, some.right is not None, summing.has_start, summing.arrangements)
     return Course(summing, flat[0], flat[1], flat[2], alive, known)
+
+
+def reproduced(ran: Race) -> str:
+    """One sentence about a race that was won."""
+    best = ran.winners[0]
+    every = "All" if best.made == best.tried else f"{best.made} of"
+    what = f"{every} {best.tried} results that tell orders apart are made bit for bit by {best.candidate.text}"
+    others = len(ran.winners) - 1
+    alike = f" (and {others} more that they do not tell apart)" if others else ""
+    after = f"; the next makes {ran.runner_up.made}" if ran.runner_up is not None and ran.runner_up.tried == best.tried else ""
+    return f"{what}{alike}{after}."

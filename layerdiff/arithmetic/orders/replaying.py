@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from layerdiff.arithmetic.orders.summing import Taken
 from layerdiff.arithmetic.orders.tree import Tree
 
 Array = NDArray[np.float64]
+Begin = Literal["none", "inside", "outside"]
 AT_ONCE: Final = 1 << 21
 """Products that are laid out at once."""
 
@@ -41,7 +42,8 @@ class Arithmetic:
         operands: a format that the operands are cut or rounded to before they are multiplied; None for as they are.
         through: a format that each sum is rounded to before it is rounded to `format`; None for none.
         unit: the fused unit; None for one addition at a time.
-        begin: whether the sum begins with what is added to the whole; else that is left out.
+        begin: where the sum begins with what is added to the whole: inside the first chain, or outside, before the sums of the first
+            step are added; "none" leaves it out.
     """
 
     format: Format
@@ -49,7 +51,7 @@ class Arithmetic:
     operands: Callable[[Array], Array] | None = None
     through: Format | None = None
     unit: Unit | None = None
-    begin: bool = False
+    begin: Begin = "none"
 
     def rounded(self, x: Array) -> Array:
         """One rounding of a sum."""
@@ -64,7 +66,7 @@ def replay(order: Order | Tree, arithmetic: Arithmetic, taken: Taken) -> Array:
     if arithmetic.operands is not None:
         left, right = arithmetic.operands(left), None if right is None else arithmetic.operands(right)
     count, terms = left.shape
-    start = taken.start if arithmetic.begin else None
+    start = taken.start if arithmetic.begin != "none" else None
     made = np.empty(count)
     step = max(1, AT_ONCE // max(terms, 1))
     for begin in range(0, count, step):
@@ -101,7 +103,7 @@ def _layout(order: Order, arithmetic: Arithmetic, taken: Taken) -> Array:
         laid: NDArray[Any] = products[:-1]
     else:
         laid = products[layout]  # ABSENT is the last row
-    begin = taken.start
+    begin = taken.start if arithmetic.begin == "inside" or not order.steps[1:] else None
     first: How
     first, *others = order.steps
     if first == "chain":
@@ -111,9 +113,11 @@ def _layout(order: Order, arithmetic: Arithmetic, taken: Taken) -> Array:
         if begin is not None:
             at = (0,) * (level.ndim - 1)
             level[at] = arithmetic.rounded(level[at].astype(np.float64) + begin)
+    begin = taken.start if arithmetic.begin == "outside" else None
     for how in others:
         level = np.moveaxis(level, level.ndim - 2, 0)
-        level = _chain(level, arithmetic, None, native) if how == "chain" else _in_tree(level, how, arithmetic, native)
+        level = _chain(level, arithmetic, begin, native) if how == "chain" else _in_tree(level, how, arithmetic, native)
+        begin = None
     return level.astype(np.float64)
 
 

@@ -9,9 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Product
-
 Array = NDArray[np.float64]
+
+
+class Product(NamedTuple):
+    """The matrix product inside a call: the result is scale * left @ right plus what does not depend on it.
+
+    left [..., M, K] and right [..., K, N] as float64.
+    """
+
+    left: NDArray[Any]
+    right: NDArray[Any]
+    scale: float = 1.0
 
 
 class Taken(NamedTuple):
@@ -35,6 +44,7 @@ class Summing:
         take: the terms of the results with these flat indices.
         scale, divisor: numbers that the finished sum is multiplied and divided by; 1 for none.
         has_start: whether `take` gives a start (a bias, what is added to).
+        arrangements: other sequences of the terms that orders are tried on, by name: each all of 0 .. K - 1.
     """
 
     terms: int
@@ -43,6 +53,7 @@ class Summing:
     scale: float = 1.0
     divisor: float = 1.0
     has_start: bool = False
+    arrangements: tuple[tuple[str, NDArray[np.intp]], ...] = ()
 
 
 def of_product(product: Product, shape: tuple[int, ...], start: NDArray[Any] | None = None) -> Summing | None:

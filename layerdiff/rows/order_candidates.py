@@ -1,0 +1,76 @@
+"""The race of one sum as lines: which orders make the recorded results bit for bit, how close the next comes, what was never tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis
+from layerdiff.arithmetic.orders.race import ENOUGH
+from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
+from layerdiff.rows.figures import amount, count
+from layerdiff.rows.section import bar, heading, labelled
+from layerdiff.rows.tones import Line, Tone, line
+
+_WINNERS: Final = 6
+_OTHERS: Final = 7
+_ALSO: Final = 12
+_UNTRIED: Final = "any other order, orders that change from result to result, and atomics, which have none"
+_KINDS: Final = {"declared": "", "unit": "", "lower": "less precision", "variant": "computed in another way"}
+
+
+def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
+    """A bar a candidate, the winners first; then the gap, and what was tried and what not."""
+    if not analysis.hypotheses:
+        return
+    winners, others = analysis.winners, [one for one in analysis.hypotheses if not one.won]
+    shown = [*winners[:_WINNERS], *others[:_OTHERS]]
+    yield heading("candidate orders", width, "results made bit for bit, of those tried")
+    made = [f"{count(one.made)} of {count(one.tried)}" for one in shown]
+    numbers = max(map(len, made))
+    name = min(max(cell_width(visible(one.name)) for one in shown), width * 2 // 5)
+    cells = max(8, min(32, (width - name - numbers - 9) // 2))
+    for one, text in zip(shown, made, strict=True):
+        yield from _candidate(one, fit(text, numbers, align="right"), name, cells, width)
+    more = len(winners) - _WINNERS, len(others) - _OTHERS
+    if more[0] > 0:
+        yield from labelled("", f"and {count(more[0])} more that make them all: these results do not tell them apart", width, tone=Tone.DIM)
+    if more[1] > 0:
+        rest = others[_OTHERS:]
+        best = max(rest, key=lambda one: one.share)
+        yield line((f"    {amount(more[1], 'more', 'more')}, the best of them {count(best.made)} of {count(best.tried)}", Tone.DIM))
+    yield from _gap(analysis, width)
+    if analysis.tried:
+        yield from labelled("tried", " · ".join(visible(text) for text in analysis.tried), width)
+    yield from labelled("never tried", _UNTRIED, width, tone=Tone.DIM)
+
+
+def _candidate(one: Hypothesis, made: str, name: int, cells: int, width: int) -> Iterator[Line]:
+    tone = Tone.DIM if not one.won else Tone.NOTICE if one.kind == "lower" else Tone.WITHIN
+    glyph = " " if not one.won else "◆" if one.kind == "lower" else "≡"
+    filled, empty = bar(one.share, cells)
+    rest = ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, one.kind)) if text)
+    room = width - name - cells - len(made) - 10
+    yield line(
+        (f"  {glyph} ", tone), (fit(visible(one.name), name + 2), Tone.STRONG if one.won else Tone.PLAIN),
+        (filled, tone), (empty, Tone.FAINT),
+        (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {shorten(rest, max(0, room))}", Tone.DIM),
+    )  # fmt: skip
+    if one.won and one.also:
+        left = len(one.also) - _ALSO
+        text = ", ".join(visible(other) for other in one.also[:_ALSO]) + (f", and {left} more names" if left > 0 else "")
+        yield from (line("    ", (piece, Tone.DIM)) for piece in wrap(f"the same as {text}", width - 4, lines=3))
+
+
+def _gap(analysis: Analysis, width: int) -> Iterator[Line]:
+    """How sure a name is."""
+    next_one = analysis.runner_up
+    if not analysis.winners:
+        if 0 < analysis.informative < ENOUGH:
+            few = f"too few results: {count(analysis.informative)} tell orders apart, {ENOUGH} are needed for a name"
+            yield from labelled("gap", few, width, tone=Tone.NOTICE)
+        return
+    if next_one is not None:
+        missed = next_one.tried - next_one.made
+        text = f"the next, {visible(next_one.name)}, misses {count(missed)} of {count(next_one.tried)}"
+        yield from labelled("gap", text, width)

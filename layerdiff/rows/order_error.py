@@ -1,0 +1,158 @@
+"""The error of one sum as lines: how it is spread in units of sigma, which terms it is made of, and where in the result it sits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from layerdiff.arithmetic.orders.analysis import Analysis, TermRange
+from layerdiff.arithmetic.residual import ZMAX_LIMIT, ZRMS_LIMIT
+from layerdiff.rows.cells import fit, visible, wrap
+from layerdiff.rows.figures import count, figure
+from layerdiff.rows.order_ladder import number
+from layerdiff.rows.section import LABEL, heading, labelled
+from layerdiff.rows.tones import Line, Segment, Tone, line
+
+_EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+_HEIGHT: Final = 5
+_TICKS: Final = (-12, -6, 0, 6, 12)
+_STRIP: Final = 96
+_NEAR: Final = 0.1
+"""How near to -1 or 1 a term is called missing or counted twice."""
+_RIGHT: Final = "─"
+
+
+def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
+    """The histogram of error over sigma, with the figures that the limits are for."""
+    known = not math.isnan(analysis.zrms)
+    if analysis.histogram is None and not known:
+        return
+    yield heading("how far off", width, "error of each result in units of sigma, the spread that rounding makes")
+    over = known and (analysis.zrms > ZRMS_LIMIT or analysis.zmax > ZMAX_LIMIT)
+    tone = Tone.FAULT if over else Tone.WITHIN
+    if analysis.histogram:
+        yield from _histogram(analysis.histogram, tone, width)
+    if known:
+        for label, value, limit in (("rms", analysis.zrms, ZRMS_LIMIT), ("largest", analysis.zmax, ZMAX_LIMIT)):
+            within = value <= limit
+            yield line(
+                (f"  {fit(label, LABEL - 2)}", Tone.DIM), (number(value), Tone.STRONG), f" of {number(limit)} allowed  ",
+                ("✓ within" if within else "▲ over", Tone.WITHIN if within else Tone.FAULT),
+            )  # fmt: skip
+    if analysis.chain is not None and analysis.terms:
+        chain = count(round(analysis.chain)) if analysis.chain < 1e6 else number(analysis.chain)
+        short = visible(analysis.accumulator)
+        yield from labelled(
+            "chain", f"as {chain} additions in {short} one after the other would make; this sum has {count(analysis.terms)}", width
+        )
+    if analysis.slope is not None:
+        t = "" if analysis.slope_t is None else f", t {number(analysis.slope_t)}"
+        yield from labelled("slope", f"{figure(analysis.slope)} of the result itself{t}", width)
+
+
+def _histogram(bins: Sequence[tuple[float, int]], tone: Tone, width: int) -> Iterator[Line]:
+    """Bars of eighths on a log scale of counts, over an axis of z."""
+    room = max(16, min(96, width - LABEL - 2))
+    pooled = -(-len(bins) // room)
+    counts = [sum(number for _, number in bins[i : i + pooled]) for i in range(0, len(bins), pooled)]
+    wide = max(1, room // len(counts))
+    most = max(counts)
+    levels = [0 if not n else max(1, round(8 * _HEIGHT * math.log1p(n) / math.log1p(most))) for n in counts]
+    for row in range(_HEIGHT):
+        floor = 8 * (_HEIGHT - 1 - row)
+        bars = "".join(_EIGHTHS[min(8, max(0, level - floor))] * wide for level in levels)
+        label = count(most) if row == 0 else "1" if row == _HEIGHT - 1 and most > 1 else ""
+        yield line((fit(label, LABEL - 2, align="right") + " │", Tone.DIM), (bars.rstrip(), tone))
+    length = len(counts) * wide
+    low, high = bins[0][0], bins[-1][0] + (bins[-1][0] - bins[0][0]) / max(1, len(bins) - 1)
+    rule, marks = ["─"] * (length + 1), [" "] * (length + 6)
+    for tick in _TICKS:
+        at = round((tick - low) / (high - low) * length) if high > low else 0
+        if 0 <= at <= length:
+            rule[at] = "┴"
+            text = f"{tick:+d}" if tick else "0"
+            first = max(0, at - len(text) // 2)
+            marks[first : first + len(text)] = text
+    yield line((" " * (LABEL - 1) + "└" + "".join(rule)[1:], Tone.DIM))
+    yield line((" " * (LABEL - 1) + "".join(marks).rstrip(), Tone.DIM), (" σ", Tone.DIM))
+
+
+def term_lines(analysis: Analysis, width: int) -> Iterator[Line]:
+    """A strip over the terms, and each stretch that is not right."""
+    ranges, terms = analysis.ranges, analysis.terms
+    if not ranges or terms < 1:
+        return
+    yield heading("terms", width, "c: -1 is missing, 0 right, +1 counted twice")
+    wrong = [stretch for stretch in ranges if not _is_right(stretch)]
+    if not wrong:
+        largest = max(ranges, key=lambda stretch: abs(stretch.share))
+        noise = f", where rounding makes {number(largest.noise)}" if math.isfinite(largest.noise) and largest.noise > 0 else ""
+        yield from labelled("", f"✓ every term is there, and once: |c| at most {number(abs(largest.share))}{noise}", width)
+        return
+    cells = min(_STRIP, width - LABEL - len(count(terms)) - 1, terms)
+    strip: list[Segment] = []
+    for i in range(cells):
+        glyph, tone = _kind_at(ranges, (2 * i + 1) * terms / (2 * cells))
+        if strip and strip[-1].tone == tone:
+            strip[-1] = Segment(strip[-1].text + glyph, tone)
+        else:
+            strip.append(Segment(glyph, tone))
+    yield line((f"  {fit('0', LABEL - 3, align='right')} ", Tone.DIM), *strip, (f" {count(terms)}", Tone.DIM))
+    for stretch in wrong:
+        glyph, word = _kind(stretch)
+        where = f"{count(stretch.first)} to {count(stretch.last - 1)}"
+        part = _part(stretch, terms)
+        yield line(
+            (f"  {glyph * 2} ", Tone.FAULT), (fit(where, 18), Tone.STRONG), (fit(word, 15), Tone.FAULT),
+            f"c {stretch.share:+.4g}", (f" ± {number(stretch.noise)}", Tone.DIM), (f"   {part}" if part else "", Tone.PLAIN),
+        )  # fmt: skip
+
+
+def _is_right(stretch: TermRange) -> bool:
+    return not abs(stretch.share) > stretch.noise
+
+
+def _kind(stretch: TermRange) -> tuple[str, str]:
+    """The glyph and word of a stretch that is not right."""
+    if abs(stretch.share + 1) <= _NEAR:
+        return "╳", "missing"
+    if abs(stretch.share - 1) <= _NEAR:
+        return "╪", "counted twice"
+    return "≁", "too large" if stretch.share > 0 else "too small"
+
+
+def _kind_at(ranges: Sequence[TermRange], term: float) -> tuple[str, Tone]:
+    for stretch in ranges:
+        if stretch.first <= term < stretch.last:
+            return (_RIGHT, Tone.WITHIN) if _is_right(stretch) else (_kind(stretch)[0], Tone.FAULT)
+    return "·", Tone.FAINT
+
+
+def _part(stretch: TermRange, terms: int) -> str:
+    """`part 2 of 4` where a stretch is one of equal parts."""
+    length = stretch.last - stretch.first
+    if length < 1 or length == terms or terms % length or stretch.first % length:
+        return ""
+    return f"part {stretch.first // length + 1} of {terms // length}"
+
+
+def profile_lines(analysis: Analysis, width: int) -> Iterator[Line]:
+    """Where along each axis the error sits, as a row of bars; even shares stand at half the height."""
+    if not analysis.profiles:
+        return
+    yield heading("where it sits", width, "share of all squared error at each place")
+    for profile in analysis.profiles:
+        shares = [share if math.isfinite(share) else 0.0 for share in profile.shares][: max(8, width - LABEL)]
+        top = max([*shares, 2 / max(1, len(shares))])
+        bars = "".join(_EIGHTHS[max(1 if share > 0 else 0, round(8 * share / top))] for share in shares)
+        words, tone = visible(profile.statement), Tone.FAULT if profile.concentrated else Tone.DIM
+        words = f"▲ {words}" if profile.concentrated else words
+        beside = width - LABEL - len(bars) - 3
+        first, *rest = [words, ""] if len(words) <= beside else ["", *wrap(words, width - LABEL, lines=3)]
+        yield line(
+            (f"  {fit(visible(profile.axis), LABEL - 2)}", Tone.DIM),
+            (bars, tone if profile.concentrated else Tone.WITHIN),
+            (f"  {first}", tone),
+        )
+        yield from (line(" " * LABEL, (more, tone)) for more in rest if more)

@@ -23,7 +23,14 @@ _REAL: Final = np.dtype("<f8")
 BY_THRESHOLDS: Final = 255
 """In the column `exact`: no operators were recorded here."""
 
+_SAMPLED: Final = " rows sampled"
+
 Columns = Mapping[str, NDArray[Any]]
+
+
+def is_sampled(rule: str | None) -> bool:
+    """Whether a rule says that it was applied to some of the rows (arithmetic/sampled.py), and not to every element."""
+    return rule is not None and rule.endswith(_SAMPLED)
 
 
 class Verdict(IntEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def attention(
     k, v = _repeated(k, q), _repeated(v, q)
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     length, keys = q.shape[-2], k.shape[-2]
-    heads = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    heads = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])  # torch's own imports its compiler
     out = q.new_empty((*heads, length, v.shape[-1]))
     sums = q.new_empty((*heads, length))
     rows = max(1, _BLOCK_ELEMENTS // max(1, math.prod(heads) * keys))

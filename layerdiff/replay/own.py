@@ -18,6 +18,7 @@ from layerdiff.arithmetic.contract import ContractError
 from layerdiff.arithmetic.formats import accumulator_for
 from layerdiff.arithmetic.own import Own, own_replay, replay_call
 from layerdiff.arithmetic.registry import contract_of
+from layerdiff.arithmetic.sampled import replay_sampled
 from layerdiff.errors import TraceError
 from layerdiff.replay.condition import generic_spread
 from layerdiff.replay.operators import CannotReplay, is_random, run64
@@ -64,6 +65,9 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
     dtypes = [run.file.dtype_name(value) for value in outputs]
     contract = contract_of(operation.name)
     if contract is not None and contract.exact is not None:
+        sampled = replay_sampled(operation.name, arguments, recorded, dtypes)
+        if sampled is not None:
+            return sampled
         try:
             return replay_call(contract, arguments, recorded, dtypes)
         except ContractError as error:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.baseline import ratios
-from layerdiff.judge.tables import Again, Columns, Source, Verdict
+from layerdiff.judge.tables import Again, Columns, Source, Verdict, is_sampled
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side
 from layerdiff.trace.schema import CallKind
 
@@ -154,6 +154,7 @@ def _site(texts: Any, sites: Columns, pairs: Columns, row: int) -> dict[str, Jso
     value = texts[int(pairs["position"][pair])] if pair >= 0 else None
     compared = pair >= 0 and int(pairs["source"][pair]) == Source.BYTES
     rank = int(sites["rank"][row])
+    rule = texts[int(sites["rule"][row])]
     return {
         "site": texts[int(sites["site"][row])] or "",
         "step": int(sites["step"][row]),
@@ -168,6 +169,6 @@ def _site(texts: Any, sites: Columns, pairs: Columns, row: int) -> dict[str, Jso
         "verdict": Verdict(int(sites["verdict"][row])).label,
         "measured": _known(sites["measured"][row]),
         "allowed": _known(sites["allowed"][row]),
-        "rule": texts[int(sites["rule"][row])],
-        "sampled": False,
+        "rule": rule,
+        "sampled": is_sampled(rule),
     }

@@ -65,16 +65,32 @@ class Derived:
             self._keep(value, made)
         return made
 
+    def elements_of(self, value: int) -> NDArray[Any]:
+        """The elements of a value in its shape, read only where they are a view's: those of its base, strides and all, uncopied.
+
+        Raises TraceError as `bytes_of` does.
+        """
+        file = self._file
+        if int(file.values.storage[value]) != Storage.VIEW:
+            return self.bytes_of(value).view(self._raw(value)).reshape(file.shape(value))
+        base = int(file.values.base[value])
+        require(base != ABSENT, file.path, f"value {value} is a view of nothing")
+        elements = self._seen(value, self.bytes_of(base))
+        elements.flags.writeable = False
+        return elements
+
     def _view(self, value: int, base: Bytes) -> Bytes:
+        flat: Bytes = np.ascontiguousarray(self._seen(value, base)).reshape(-1).view(np.uint8)
+        return flat
+
+    def _seen(self, value: int, base: Bytes) -> NDArray[Any]:
         file, shape = self._file, self._file.shape(value)
         described = file.json(int(file.values.view[value]))
         require(isinstance(described, dict), file.path, f"value {value} is a view without a place")
         dtype = self._raw(value)
         nbytes = file.count(value) * dtype.itemsize
         require(nbytes <= self._most_bytes, file.path, f"value {value} is a view that claims {nbytes} bytes")
-        elements = self._region(value, base, dtype, shape, described)
-        flat: Bytes = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
-        return flat
+        return self._region(value, base, dtype, shape, described)
 
     def _patched(self, value: int, base: Bytes) -> Bytes:
         file = self._file

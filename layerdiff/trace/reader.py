@@ -255,11 +255,11 @@ class TraceFile:
         return TraceError(f"{self.path}: no bytes were kept of value {value}: {reason}. Record again with --keep full.")
 
     def read(self, value: int) -> NDArray[Any]:
-        """A value as numbers: native types as they are, narrower floats as float32. Loads all of it."""
+        """A value as numbers: native types as they are, narrower floats as float32. Loads all of it. A view has the strides it had."""
         dtype = self.dtype(value)
-        raw = self.raw(value)
-        assert dtype is not None
-        return dtype.decode(raw)
+        if self.stored(value) is None or dtype is None:
+            raise self._without_bytes(value)
+        return dtype.decode(self._derived.elements_of(value))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from layerdiff.trace.arguments import Arguments
 Word = Literal["identical", "order-exact", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
 
 _REFINE_FROM: Final = 6.0
-_BEYOND: Final = 4.0
+BEYOND: Final = 4.0
 """Times the deterministic bound beyond which no order at the declared accumulator is tried; units that cut have twice the bound."""
 _REFINED_TERMS: Final = 1 << 25
 _SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "order-exact", "identical")
@@ -183,12 +183,12 @@ def _result(
     live = alive & np.isfinite(recorded) & np.isfinite(right) & np.isfinite(bound)
     if not np.any(alive & ~np.isinf(bound)) and recorded.size:
         return _incomparable("No element of the result is one that anything is known of.")
-    distance = _distance(recorded, right, format, accumulator, live)
+    distance = distance_of(recorded, right, format, accumulator, live)
     residual = Residual(recorded, right, sigma, bound, live, format, accumulator, spread.terms)
     return _finite(residual, distance, spread, explain, orders)
 
 
-def _distance(
+def distance_of(
     recorded: NDArray[np.float64], exact: NDArray[np.float64], format: Format, accumulator: Format, live: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """The excess of the live elements; looked for only where the recorded element is not the exact one, rounded."""
@@ -243,7 +243,7 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
         measured, allowed = (zrms, ZRMS_LIMIT) if zrms / ZRMS_LIMIT >= zmax / ZMAX_LIMIT else (zmax, ZMAX_LIMIT)
         statement = f"{terms} additions at {residual.accumulator.name} make this error: {_figures(zrms, zmax)}."
         return own("order-consistent", "4: excess over sigma (F4, F8)", measured, allowed, statement)
-    ran = orders(residual, most <= _BEYOND) if orders is not None and count >= ENOUGH else None
+    ran = orders(residual, most <= BEYOND) if orders is not None and count >= ENOUGH else None
     if ran is not None and ran.winners and ran.enough:
         first, best = ran.winners[0], ran.winners[0].candidate
         said: dict[str, Any] = {

@@ -151,14 +151,14 @@ def _contract(name: str) -> Contract:
         return (Spread(found.sigma.reshape(shape), found.bound.reshape(shape), found.terms, found.refine),)
 
     def product(arguments: Arguments) -> Product | None:
-        left, right, _, _, alpha = parts(arguments)
-        return Product(left, right, float(alpha)) if left.dtype.kind == right.dtype.kind == "f" else None
+        left, right, added, beta, alpha = parts(arguments)
+        if not left.dtype.kind == right.dtype.kind == "f":
+            return None
+        return Product(left, right, float(alpha), None if added is None or beta == 0 else beta * added)
 
     def summing(arguments: Arguments, shape: tuple[int, ...]) -> Summing | None:
-        left, right, added, beta, alpha = parts(arguments)
-        if left.dtype.kind != "f" or right.dtype.kind != "f":
-            return None
-        return of_product(Product(left, right, float(alpha)), shape, None if added is None or beta == 0 else beta * added)
+        inside = product(arguments)
+        return None if inside is None else of_product(inside, shape)
 
     return Contract(exact, spread, product=product, summing=summing)
 

@@ -71,7 +71,7 @@ def added(parts: Array, across: Across, format: Format) -> Array:
         total = order[0]
         for part in order[1:]:
             total = round_to(total + part, to)
-    return total
+    return np.asarray(total)
 
 
 def running_sum(

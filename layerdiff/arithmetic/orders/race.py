@@ -32,7 +32,8 @@ CERTAIN: Final = 0.9
 ENOUGH: Final = 20
 """Results that must decide, and by which the next hypothesis must fall behind."""
 MISSES: Final = 1e-4
-"""Share of results that a right hypothesis may miss, each within what arithmetic makes: a fused multiply-add is emulated by two roundings."""
+"""Share of results that a right hypothesis may miss, each within what arithmetic makes: a fused multiply-add is emulated by two
+roundings."""
 _SIGMAS: Final = 6.0
 
 
@@ -125,17 +126,18 @@ class Course:
         return np.flatnonzero(self.live)
 
 
-def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bool = True) -> Race:
+def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bool = True, less: bool = True) -> Race:
     """All hypotheses: the declared accumulator and fused units, and, where none of these holds, less precision.
 
     Args:
         trees: summation trees of a probe, by name.
         orders: whether orders at the declared accumulator are tried at all: no order makes more than the deterministic bound.
+        less: whether less precision is tried where these do not hold.
     """
     known = course.situation
     telling = course.informative()
     first = _round(course, [*declared(known, trees), *units(known)] if orders else [], telling)
-    if first.winners or known.accumulator is not FLOAT32:
+    if first.winners or not less or known.accumulator is not FLOAT32:
         return first
     second = _round(course, list(lower(known)), course.everything())
     best = second if second.winners or not first.standings else first

@@ -13,14 +13,15 @@ Array = NDArray[np.float64]
 
 
 class Product(NamedTuple):
-    """The matrix product inside a call: the result is scale * left @ right plus what does not depend on it.
+    """The matrix product inside a call: the result is scale * left @ right + start; None where what is added is not known apart.
 
-    left [..., M, K] and right [..., K, N] as float64.
+    left [..., M, K] and right [..., K, N]; start is broadcastable to the result.
     """
 
     left: NDArray[Any]
     right: NDArray[Any]
     scale: float = 1.0
+    start: NDArray[Any] | None = None
 
 
 class Taken(NamedTuple):
@@ -56,8 +57,9 @@ class Summing:
     arrangements: tuple[tuple[str, NDArray[np.intp]], ...] = ()
 
 
-def of_product(product: Product, shape: tuple[int, ...], start: NDArray[Any] | None = None) -> Summing | None:
-    """The sums of scale * left @ right + start, of the result's `shape`; None where the shapes are none of a product."""
+def of_product(product: Product, shape: tuple[int, ...]) -> Summing | None:
+    """The sums of a product whose result has `shape`; None where that is none of a product."""
+    start = product.start
     left, right = np.asarray(product.left, np.float64), np.asarray(product.right, np.float64)
     lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     whole = (*lead, left.shape[-2], right.shape[-1])

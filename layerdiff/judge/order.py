@@ -1,0 +1,382 @@
+"""How a recorded call added up: `analyse_call`, and the same for a site of one trace or of two.
+
+Of a matrix product a sample of rows and columns is looked at, evenly spaced: every result has all of its terms, so an order shows in
+few of them. Nothing here needs torch, unless an operator has no contract of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.arithmetic.contract import Contract, ContractError
+from layerdiff.arithmetic.contracts.matmul import product_spread
+from layerdiff.arithmetic.formats import accumulator_for, format_named
+from layerdiff.arithmetic.orders.advice import advice_for, advice_for_pair
+from layerdiff.arithmetic.orders.analysis import Analysis, OrderReport, Test, Word
+from layerdiff.arithmetic.orders.examine import Sum, examine
+from layerdiff.arithmetic.orders.summing import Product, of_product
+from layerdiff.arithmetic.orders.tree import Tree
+from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.registry import contract_of
+from layerdiff.errors import TraceError
+from layerdiff.judge.composed import Composed, arguments_of, composed_sum, covered_terms
+from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.reader import Trace, TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[Any]
+Trees = tuple[tuple[str, Tree], ...]
+ROWS: Final = 512
+COLUMNS: Final = 1024
+BATCHES: Final = 8
+"""Rows, columns and matrices of a product that are looked at."""
+_SHORT: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+_WORST: Final[tuple[Word, ...]] = (
+    *("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "order-exact", "identical"),
+)
+
+
+def analyse_call(file: TraceFile, call: int, *, trees: Trees = (), side: str = "") -> Analysis:
+    """How one operator call added up.
+
+    Raises TraceError where the call has no operands, was recorded in part, or adds nothing up that is known.
+    """
+    run = Recorded(file)
+    operation = run.operation(call)
+    site = file.site(call)
+    if not operation.complete or not operation.outputs:
+        raise TraceError(f"{site}: the call was recorded in part, or returned no tensor: there is nothing to take apart.")
+    contract = contract_of(operation.name)
+    if contract is None or contract.exact is None:
+        return _by_ladder(run, operation, site, side, _own_with_torch(run, operation, site))
+    try:
+        arguments = arguments_of(operation, lambda value: _read(file, value))
+        product = contract.product(arguments) if contract.product is not None else None
+        if product is not None:
+            return examine(_sum_of_product(file, operation, product), trees, site=site, side=side)
+        wide = arguments_of(operation, lambda value: _wide(_read(file, value)))
+        one = _sum_of_terms(file, operation, contract, wide)
+        if one is not None:
+            return examine(one, trees, site=site, side=side)
+        return _by_ladder(run, operation, site, side, _own(file, operation, contract, wide))
+    except ContractError as error:
+        raise TraceError(f"{site}: {error}") from None
+
+
+def order_of_trace(
+    trace: Trace, site: str, *, step: int | None = None, occurrence: int | None = None, rank: int | None = None, trees: Trees = ()
+) -> OrderReport:
+    """`layerdiff order TRACE SITE`: the call at a site, or the one that makes a module's output.
+
+    Raises TraceError for a site that is not there (close ones are named), or where it was recorded without operands.
+    """
+    file, call = _call_at(trace, site, step, occurrence, rank)
+    found = _analysed(file, call, trees, "")
+    return OrderReport((found[0],), found[0].verdict, found[0].statement, found[1], found[0].advice)
+
+
+def order_of_pair(
+    reference: Trace,
+    target: Trace,
+    site: str,
+    *,
+    step: int | None = None,
+    occurrence: int | None = None,
+    rank: int | None = None,
+    trees: Trees = (),
+) -> OrderReport:
+    """`layerdiff order REFERENCE TARGET SITE`: the same call of both runs, each on its own operands, and what makes them differ.
+
+    Where one run makes the sum in several calls and the other in one, both are taken as one sum. Raises TraceError as `order_of_trace`.
+    """
+    theirs_at = _call_at(target, site, step, occurrence, rank, other=reference)
+    ours_at = _call_at(reference, site, step, occurrence, rank, other=target)
+    ours, our_parts = _analysed(*ours_at, trees, "reference")
+    theirs, their_parts = _analysed(*theirs_at, trees, "target")
+    composed = (*our_parts, *their_parts)
+    composed += _coverage(ours_at, theirs_at)
+    orders = tuple(one.winners[0].name if one.winners else None for one in (ours, theirs))
+    verdict = min(ours.verdict, theirs.verdict, key=_WORST.index)
+    advice = advice_for_pair(ours.verdict, theirs.verdict, (orders[0], orders[1])) or theirs.advice or ours.advice
+    return OrderReport((ours, theirs), verdict, _together(ours, theirs, orders), composed, advice)
+
+
+def _together(ours: Analysis, theirs: Analysis, orders: Sequence[str | None]) -> str:
+    """One sentence about both."""
+    harmless = ("identical", "order-exact", "order-consistent")
+    if ours.terms != theirs.terms and ours.terms and theirs.terms:
+        return f"The reference adds {ours.terms} terms, the target {theirs.terms}: these are not the same sums."
+    if ours.verdict in harmless and theirs.verdict in harmless:
+        if None not in orders:
+            if orders[0] == orders[1] and ours.winners[0].arithmetic == theirs.winners[0].arithmetic:
+                return f"Both add the same way: {orders[0]}, {ours.winners[0].arithmetic}. What differs came in with the operands."
+            ways = [f"{one.winners[0].name}, {one.winners[0].arithmetic}" for one in (ours, theirs)]
+            return f"The same sums in another order: the reference {ways[0]}; the target {ways[1]}."
+        return "Both are within what any order makes; which order the sides used is not known of both."
+    bad = [f"the {one.side}: {one.statement}" for one in (ours, theirs) if one.verdict not in harmless]
+    return " ".join(text[0].upper() + text[1:] for text in bad)
+
+
+def _analysed(file: TraceFile, call: int, trees: Trees, side: str) -> tuple[Analysis, tuple[str, ...]]:
+    """A call's analysis, taken together with the calls whose results it adds up; and, for those, what is added how."""
+    run = Recorded(file)
+    operation = run.operation(call)
+    composed = composed_sum(run, _output(operation), lambda value: _read(file, value)) if operation.outputs else None
+    if composed is None:
+        return analyse_call(file, call, trees=trees, side=side), ()
+    site = file.site(call)
+    product = composed.product
+    found = examine(_sum_of_product(file, operation, product), trees, site=site, side=side)
+    sizes = [part.left.shape[-1] for part in composed.parts]
+    whose = f"the {side}" if side else "this run"
+    terms = f"{sizes[0]} terms each" if len(set(sizes)) == 1 else f"{', '.join(map(str, sizes))} terms"
+    kept = _SHORT.get(composed.dtype, composed.dtype)
+    said = (
+        f"{whose[0].upper()}{whose[1:]} makes this sum in {len(sizes)} calls of {terms}, each rounded to {kept}, and adds {composed.how}.",
+        *(f"part {i}: {file.site(part.call)}" for i, part in enumerate(composed.parts)),
+    )
+    return found, said
+
+
+def _coverage(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tuple[str, ...]:
+    """Where the reference multiplies one matrix and the target parts of it: which rows of it no part multiplies."""
+    composed = _composed(*theirs)
+    if composed is None or _composed(*ours) is not None:
+        return ()
+    file, call = ours
+    operation = Recorded(file).operation(call)
+    contract = contract_of(operation.name)
+    product = None
+    if contract is not None and contract.product is not None:
+        product = contract.product(arguments_of(operation, lambda value: _read(file, value)))
+    if product is None or product.right.ndim != 2:
+        return ()
+    ranges, missing = covered_terms(composed, product.right)
+    if None in ranges:
+        return ()
+    parts = ", ".join(f"{i} is [{at[0]}, {at[1]})" for i, at in enumerate(ranges) if at is not None)
+    left_out = f"; no part has {', '.join(f'[{a}, {b})' for a, b in missing)}" if missing else ""
+    return (f"Of the reference's {product.right.shape[0]} terms, part {parts}{left_out}.",)
+
+
+def _composed(file: TraceFile, call: int) -> Composed | None:
+    run = Recorded(file)
+    operation = run.operation(call)
+    return composed_sum(run, _output(operation), lambda value: _read(file, value)) if operation.outputs else None
+
+
+def _output(operation: Operation) -> int:
+    return operation.outputs[min(operation.outputs)]
+
+
+def _read(file: TraceFile, value: int) -> Array:
+    """A value as numbers, floats in float32 or wider; booleans as such. Raises TraceError without bytes."""
+    found = file.read(value)
+    return found.astype(np.bool_) if file.dtype_name(value) == "bool" else found
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+
+def _operands(file: TraceFile, operation: Operation) -> str:
+    def said(value: int) -> str:
+        dtype = file.dtype_name(value)
+        return f"{list(file.shape(value))} {_SHORT.get(dtype, dtype)}"
+
+    given = " · ".join(said(operation.inputs[name]) for name in sorted(operation.inputs))
+    return f"{given} → {said(_output(operation))}"
+
+
+def _even(count: int, most: int) -> NDArray[np.intp]:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
+
+
+def _sum_of_product(file: TraceFile, operation: Operation, product: Product) -> Sum:
+    """A product as stacks of matrices, sampled."""
+    value = _output(operation)
+    shape = file.shape(value)
+    left, right = product.left, product.right
+    if right.ndim == 2:
+        left, right = left.reshape(1, -1, left.shape[-1]), right[None]
+    else:
+        lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left = np.broadcast_to(left, lead + left.shape[-2:]).reshape(-1, *left.shape[-2:])
+        right = np.broadcast_to(right, lead + right.shape[-2:]).reshape(-1, *right.shape[-2:])
+    whole = (left.shape[0], left.shape[1], right.shape[2])
+    if int(np.prod(whole)) != int(np.prod(shape)):
+        raise ContractError(f"the recorded result has shape {list(shape)}, its operands make {list(whole)}.")
+    batches = _even(whole[0], BATCHES)
+    rows, columns = _even(whole[1], max(16, ROWS // batches.size)), _even(whole[2], COLUMNS)
+    at = np.ix_(batches, rows, columns)
+    left = left[np.ix_(batches, rows)].astype(np.float64)
+    right = right[batches][:, :, columns].astype(np.float64)
+    start = None
+    if product.start is not None:
+        start = np.broadcast_to(product.start, shape).reshape(whole)[at].astype(np.float64)
+    dtype = file.dtype_name(value)
+    format = format_named(dtype)
+    if format is None:
+        raise ContractError(f"the result is {dtype}: there is no rounding in it.")
+    accumulator = accumulator_for(dtype, *(file.dtype_name(given) for given in operation.inputs.values()))
+    recorded = _read(file, value).reshape(whole)[at].astype(np.float64)
+    with np.errstate(all="ignore"):
+        y = np.matmul(left, right)
+        exact = product.scale * y + (0.0 if start is None else start)
+        spread = product_spread(left, right, y, accumulator, 0.0 if start is None else start, product.scale)
+    few = Product(left, right, product.scale, start)
+    summing = of_product(few, recorded.shape)
+    assert summing is not None
+    sampled = ""
+    if recorded.size < int(np.prod(whole)):
+        of = [f"{rows.size} of {whole[1]} rows", f"{columns.size} of {whole[2]} columns"]
+        of += [f"{batches.size} of {whole[0]} matrices"] if whole[0] > 1 else []
+        sampled = f"{', '.join(of)}, evenly spaced"
+    axes = ("matrix", "row", "column")
+    return Sum(
+        operation.name, _operands(file, operation), summing, recorded, exact, spread, format, accumulator,
+        results=int(np.prod(whole)), sampled=sampled, product=few, axes=axes,
+    )  # fmt: skip
+
+
+def _sum_of_terms(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> Sum | None:
+    """A sum, a mean, a convolution: whatever says what it adds up."""
+    value = _output(operation)
+    format = format_named(file.dtype_name(value))
+    summing = contract.summing(arguments, file.shape(value)) if contract.summing is not None and format is not None else None
+    if summing is None or format is None or contract.exact is None:
+        return None
+    accumulator = accumulator_for(file.dtype_name(value), *(file.dtype_name(given) for given in operation.inputs.values()))
+    with np.errstate(all="ignore"):
+        exact = contract.exact(arguments)
+        spread = contract.spread(arguments, exact, accumulator)[0]
+    recorded = _wide(_read(file, value))
+    return Sum(operation.name, _operands(file, operation), summing, recorded, exact[0], spread, format, accumulator, results=recorded.size)
+
+
+def _own(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> Own:
+    outputs = [operation.outputs[name] for name in sorted(operation.outputs)]
+    recorded = [_wide(_read(file, value)) for value in outputs]
+    return replay_call(contract, arguments, recorded, [file.dtype_name(value) for value in outputs])
+
+
+def _own_with_torch(run: Recorded, operation: Operation, site: str) -> Own:
+    """The ladder of an operator that only torch can run in float64."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise TraceError(f"{site}: only torch can run this operator in float64: pip install 'layerdiff[torch]'.")
+    from layerdiff.replay.operators import CannotReplay
+    from layerdiff.replay.own import replay_own
+    from layerdiff.replay.program import contents
+
+    try:
+        own = replay_own(run, operation, contents)
+    except CannotReplay as error:
+        raise TraceError(f"{site}: it cannot be run again: {error}.") from None
+    if own is None:
+        raise TraceError(f"{site} only looks at its operand in another way: it computes nothing.")
+    return own
+
+
+def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: Own) -> Analysis:
+    """A call that is no single sum: what the ladder says of it."""
+    value = _output(operation)
+    rung, _, name = own.rung.partition(":")
+    known = np.isfinite(own.measured)
+    bad = own.verdict in ("broken", "defect", "unexplained", "precision")
+    test = Test(
+        rung.strip() if name else "", name.strip() or own.rung, own.measured if known else None, own.allowed if known else None,
+        "fails" if bad else "holds", True, own.statement,
+    )  # fmt: skip
+    results = int(np.prod(run.file.shape(value), dtype=np.int64))
+    accumulator = str(own.evidence.get("accumulator", accumulator_for(run.file.dtype_name(value)).name))
+    return Analysis(
+        site, operation.name, side, _operands(run.file, operation), int(own.evidence.get("terms", 0)), results, own.count, "",
+        accumulator, "assumed", own.verdict, own.cause, own.statement, (test,), own.zrms, own.zmax, own.evidence.get("chain"),
+        advice=advice_for(own.verdict, own.cause, {"rung": own.rung}),
+        evidence={key: item for key, item in own.evidence.items() if key not in ("result", "chain")},
+    )  # fmt: skip
+
+
+def _call_at(
+    trace: Trace, site: str, step: int | None, occurrence: int | None, rank: int | None, other: Trace | None = None
+) -> tuple[TraceFile, int]:
+    """The call at a site; of a module, the operator call that makes its output. `other` may know the site where this one does not."""
+    for file in trace.files:
+        if rank is not None and (file.rank or 0) != rank:
+            continue
+        for call in _matching(file, site, step, occurrence):
+            return file, _summing_call(file, call, site)
+    module, _, operator = site.rpartition("/")
+    if other is not None and operator and module != site:
+        for file in other.files:
+            if any(True for _ in _matching(file, site, step, occurrence)):
+                return _call_at(trace, module, step, occurrence, rank)
+    raise TraceError(f"{trace.path}: {_unknown(trace, site, step, occurrence, rank)}")
+
+
+def _matching(file: TraceFile, site: str, step: int | None, occurrence: int | None) -> Iterator[int]:
+    calls = file.calls
+    for call in range(len(calls)):
+        if step is not None and int(calls.step[call]) != step:
+            continue
+        if occurrence is not None and int(calls.occurrence[call]) != occurrence:
+            continue
+        if file.site(call) == site:
+            yield call
+
+
+def _unknown(trace: Trace, site: str, step: int | None, occurrence: int | None, rank: int | None) -> str:
+    known = {file.site(call) for file in trace.files for call in range(len(file.calls))}
+    if site in known:
+        asked = {"step": step, "occurrence": occurrence, "rank": rank}
+        return f"{site} was not called at {', '.join(f'{name} {number}' for name, number in asked.items() if number is not None)}."
+    close = get_close_matches(site, known, n=3, cutoff=0.5)
+    hint = f" Close to it: {', '.join(close)}." if close else " `layerdiff inspect` lists what was recorded."
+    return f"there is no site {site!r}.{hint}"
+
+
+def _summing_call(file: TraceFile, call: int, site: str) -> int:
+    """The call itself where it is an operator's; of a module, the operator call behind its first output."""
+    if int(file.calls.kind[call]) != CallKind.MODULE:
+        return call
+    run = Recorded(file)
+    inside = [one for one in _operators_inside(file, call)]
+    if not inside:
+        raise TraceError(f"{file.path}: no operator was recorded inside {site or 'the root'}: record with --operators.")
+    values = [edge.value for edge in file.edges_of(call) if edge.role == Role.OUTPUT]
+    at = int(run.producer[values[0]]) if values else -1
+    for _ in range(64):
+        if at < 0 or at not in inside:
+            break
+        operation = run.operation(at)
+        if _sums(operation) or composed_sum(run, _output(operation), lambda value: _read(file, value)) is not None:
+            return at
+        if not operation.inputs:
+            break
+        at = int(run.producer[operation.inputs[min(operation.inputs)]])
+    sums = [file.site(one) for one in inside if _sums(run.operation(one))]
+    if len(sums) == 1:
+        return next(one for one in inside if file.site(one) == sums[0])
+    listed = f" One of these: {', '.join(sums[:6])}{', ...' if len(sums) > 6 else ''}." if sums else ""
+    raise TraceError(f"{file.path}: {site or 'the root'} is a module whose output is no single sum.{listed}")
+
+
+def _operators_inside(file: TraceFile, call: int) -> Iterator[int]:
+    end = int(file.calls.end[call])
+    kinds = file.calls.kind
+    for one in range(call + 1, end if end > call else len(kinds)):
+        if int(kinds[one]) != CallKind.MODULE:
+            yield one
+
+
+def _sums(operation: Operation) -> bool:
+    contract = contract_of(operation.name)
+    return contract is not None and (contract.product is not None or contract.summing is not None)

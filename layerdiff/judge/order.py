@@ -97,6 +97,11 @@ def order_of_pair(
     """
     theirs_at = _call_at(target, site, step, occurrence, rank, other=reference)
     ours_at = _call_at(reference, site, step, occurrence, rank, other=target)
+    return order_of_calls(ours_at, theirs_at, trees=trees)
+
+
+def order_of_calls(ours_at: tuple[TraceFile, int], theirs_at: tuple[TraceFile, int], *, trees: Trees = ()) -> OrderReport:
+    """The same for a call of the reference and a call of the target that are known: file and number of each."""
     ours, our_parts = _analysed(*ours_at, trees, "reference")
     theirs, their_parts = _analysed(*theirs_at, trees, "target")
     composed = (*our_parts, *their_parts)

@@ -16,7 +16,7 @@ from layerdiff.arithmetic.factors import common_factor
 from layerdiff.arithmetic.folded import Folded, folded, sampled
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, round_to
 from layerdiff.arithmetic.gram import side
-from layerdiff.arithmetic.lower_precision import narrow_accumulator, rounded_operands, rounded_partials
+from layerdiff.arithmetic.lower_precision import narrow_accumulator, rounded_operands
 from layerdiff.arithmetic.orders.summing import Product
 from layerdiff.arithmetic.residual import Explanation, Residual
 from layerdiff.arithmetic.term_ranges import term_range
@@ -42,7 +42,6 @@ def explanation_for(residual: Residual, product: Product | None) -> Explanation 
         (_factor(residual, residual.exact - rest, rest, "the product") if added else None)
         or (_factor(residual, rest, residual.exact - rest, "what is added to the product") if added else None)
         or rounded_operands(residual, parts)
-        or rounded_partials(residual, parts)
         or term_range(residual, parts)
         or _last(residual, parts)
     )

@@ -7,7 +7,7 @@ named only where the recorded result is the sum without it.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,45 +15,104 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.folded import Folded
 from layerdiff.arithmetic.residual import Explanation, Residual
 
+_SPLITS: Final = (2, 3, 4, 6, 8, 16, 32)
+"""Equal parts of K of which one may be taken with a factor of its own."""
 _ROUNDS: Final = 12
 _RANGES: Final = 64
 """More ranges than these are no split that was dropped."""
 
 
 def term_range(residual: Residual, parts: Folded) -> Explanation | None:
-    """Ranges of K that are missing or counted twice, where they explain the result."""
+    """Ranges of K that are missing, counted twice, or taken with another factor, where they explain the result."""
     if parts.terms < 2:
         return None
     for sign, cause, verb in ((-1.0, "k-range-missing", "are missing"), (1.0, "k-range-doubled", "are counted twice")):
         found = _bad_terms(parts, sign)
-        if found is None:
+        if found is not None and residual.explained_by(residual.exact + sign * parts.unfold(_product_over(parts, found))):
+            said = f"Terms {_said(found)} of {parts.terms} {verb}{_as_part(found)}"
+            return Explanation("defect", cause, f"{said}: without that, the result is within what arithmetic makes.", _evidence(found))
+    return _scaled_range(residual, parts)
+
+
+def _scaled_range(residual: Residual, parts: Folded) -> Explanation | None:
+    """One range that is taken with a factor of its own: where c_k is the same, and not zero, over a stretch."""
+    share, weight = shares_of_terms(parts, parts.error / parts.scale)
+    total = np.concatenate([[0.0], np.cumsum(share * weight)])
+    size = np.concatenate([[0.0], np.cumsum(weight)])
+    for splits in _SPLITS:
+        if parts.terms % splits:
             continue
-        change = parts.scale * np.matmul(parts.left[..., found], parts.right[:, found])
-        if residual.explained_by(residual.exact + sign * parts.unfold(change)):
-            ranges = _ranges(found)
-            text = ", ".join(f"[{a}, {b})" for a, b in ranges[:4]) + (", ..." if len(ranges) > 4 else "")
-            statement = f"Terms {text} of {parts.terms} {verb}: without that, the result is within what arithmetic makes."
-            return Explanation("defect", cause, statement, {"ranges": [list(pair) for pair in ranges], "terms_bad": int(found.sum())})
+        edges = np.arange(splits + 1) * (parts.terms // splits)
+        heavy = np.diff(size[edges])
+        c = np.diff(total[edges]) / np.where(heavy > 0, heavy, np.inf)
+        worst = int(np.argmax(np.abs(c) * np.sqrt(heavy)))
+        found = np.zeros(parts.terms, bool)
+        found[edges[worst] : edges[worst + 1]] = True
+        change = _product_over(parts, found)
+        power = float(np.sum(np.square(change)))
+        factor = float(np.sum(parts.error * change)) / power if power > 0 else 0.0
+        if factor != 0.0 and residual.explained_by(residual.exact + factor * parts.unfold(change)):
+            said = f"Terms {_said(found)} of {parts.terms}{_as_part(found)} are taken {1.0 + factor:.9g} times"
+            statement = f"{said}: with that, the result is within what arithmetic makes."
+            return Explanation("defect", "k-range-scaled", statement, {**_evidence(found), "factor": 1.0 + factor})
     return None
+
+
+def _product_over(parts: Folded, terms: NDArray[np.bool_]) -> NDArray[np.float64]:
+    made: NDArray[np.float64] = parts.scale * np.matmul(parts.left[..., terms], parts.right[:, terms])
+    return made
+
+
+def _said(bad: NDArray[np.bool_]) -> str:
+    ranges = _ranges(bad)
+    return ", ".join(f"[{a}, {b})" for a, b in ranges[:4]) + (", ..." if len(ranges) > 4 else "")
+
+
+def _evidence(bad: NDArray[np.bool_]) -> dict[str, Any]:
+    ranges = _ranges(bad)
+    evidence: dict[str, Any] = {"ranges": [list(pair) for pair in ranges], "terms_bad": int(bad.sum())}
+    part = _part(bad)
+    return evidence if part is None else {**evidence, "part": part[0], "parts": part[1]}
+
+
+def _part(bad: NDArray[np.bool_]) -> tuple[int, int] | None:
+    """(i, n) where the bad terms are just part i of n equal parts of K: a split, or a rank's shard."""
+    ranges = _ranges(bad)
+    if len(ranges) != 1:
+        return None
+    first, last = ranges[0]
+    size = last - first
+    parts = -(-bad.size // size)
+    return (first // size, parts) if parts > 1 and first % size == 0 and bad.size % size == 0 else None
+
+
+def _as_part(bad: NDArray[np.bool_]) -> str:
+    part = _part(bad)
+    return "" if part is None else f" (part {part[0]} of {part[1]}, counted from 0: a split, or a rank's shard)"
 
 
 def _bad_terms(parts: Folded, sign: float) -> NDArray[np.bool_] | None:
     """The terms that are missing (sign -1) or doubled (+1): the best range first, then single terms until nothing changes."""
-    weight = np.square(parts.left).sum((0, 1)) * np.square(parts.right).sum((0, 2))
-    if not np.any(weight > 0):
-        return None
     bad = np.zeros(parts.terms, bool)
-    left, right = np.swapaxes(parts.left, -1, -2), np.swapaxes(parts.right, -1, -2)
     for turn in range(_ROUNDS):
-        known = sign * parts.scale * np.matmul(parts.left[..., bad], parts.right[:, bad])
-        error = (parts.error - known) / parts.scale
-        share = np.einsum("bkn,bnk->k", np.matmul(left, error), right) / np.where(weight > 0, weight, 1.0)
-        share = sign * np.where(weight > 0, share, 0.0) + bad
+        share, weight = shares_of_terms(parts, (parts.error - sign * _product_over(parts, bad)) / parts.scale)
+        if not np.any(weight > 0):
+            return None
+        share = sign * share + bad
         new = _best_range(share - 0.5) if turn == 0 else share > 0.5
         if np.array_equal(new, bad):
             break
         bad = new
     return bad if np.any(bad) and len(_ranges(bad)) <= _RANGES else None
+
+
+def shares_of_terms(parts: Folded, error: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """c_k of an error, and the weight |x_k|^2 |w_k|^2 of each term."""
+    weight = np.square(parts.left).sum((0, 1)) * np.square(parts.right).sum((0, 2))
+    share = np.zeros(parts.terms)
+    for left, right, off in zip(parts.left, parts.right, error, strict=True):
+        share += np.einsum("kn,kn->k", left.T @ off, right)
+    return np.where(weight > 0, share / np.where(weight > 0, weight, 1.0), 0.0), weight
 
 
 def _best_range(score: NDArray[np.float64]) -> NDArray[np.bool_]:

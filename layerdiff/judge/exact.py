@@ -130,7 +130,9 @@ def _fill(
             elif not paired:
                 continue  # said to have no partner
             else:
-                verdict = Verdict.ORDER_CONSISTENT if equal_in[row] else Verdict.INHERITED
+                exactly = own is not None and own.verdict == "order-exact"
+                within = Verdict.ORDER_EXACT if exactly else Verdict.ORDER_CONSISTENT
+                verdict = within if equal_in[row] else Verdict.INHERITED
             if own is not None:
                 sites["exact_measured"][row], sites["exact_allowed"][row] = own.measured, own.allowed
                 sites["local_sigma"][row] = own.zrms

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from layerdiff.arithmetic.folded import Folded
 from layerdiff.arithmetic.orders.analysis import Profile, TermRange
+from layerdiff.arithmetic.term_ranges import shares_of_terms
 
 Array = NDArray[np.float64]
 STRETCHES: Final = 64
@@ -24,10 +25,8 @@ def term_ranges(parts: Folded) -> tuple[TermRange, ...]:
     `noise` is the standard deviation of c where the error is noise of its size, rms(E) / sqrt(sum |x_k|^2 |w_k|^2).
     """
     error = parts.error / parts.scale
-    weight = np.square(parts.left).sum((0, 1)) * np.square(parts.right).sum((0, 2))
-    share = np.zeros(parts.terms)
-    for left, right, off in zip(parts.left, parts.right, error, strict=True):
-        share += np.einsum("kn,kn->k", left.T @ off, right)
+    share, weight = shares_of_terms(parts, error)
+    share = share * weight
     size = float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
     edges = np.unique(np.linspace(0, parts.terms, min(STRETCHES, parts.terms) + 1).astype(int))
     found = []

@@ -35,7 +35,7 @@ class Candidate:
         arithmetic: the rest, `fp32, fused multiply-add`.
         kind: "declared": the declared accumulator, one addition at a time; "unit": a fused unit that cuts what it aligns;
             "lower": less precision than declared.
-        run: the sums of chosen results.
+        run: the sums of chosen results; None for what is found in stretches of the whole result (a ring).
         order: what is added to what; None where the hypothesis leaves it open.
         added: when what is added to the whole is: not here, to the finished sum, or after that is rounded to the result's dtype.
         cause: what less precision is called.
@@ -44,7 +44,7 @@ class Candidate:
     name: str
     arithmetic: str
     kind: Kind
-    run: Callable[[Taken], Replayed]
+    run: Callable[[Taken], Replayed] | None
     order: Order | Tree | None = None
     added: Added = "none"
     cause: str | None = None
@@ -114,7 +114,7 @@ def lower(known: Situation) -> Iterator[Candidate]:
     if known.accumulator not in (FLOAT32,):
         return
     last = _last(known)
-    narrow = [known.format] if known.format in (BFLOAT16, FLOAT16) else [BFLOAT16, FLOAT16]
+    narrow = narrow_formats(known)
     if known.products and known.exact_products:
         yield from _units(known, NARROW_UNITS, "lower", "narrow-accumulator")
     for format in narrow:
@@ -144,6 +144,11 @@ def lower(known: Situation) -> Iterator[Candidate]:
             for unit in UNITS[:3]:
                 arithmetic = Arithmetic(known.accumulator, operands=cut, unit=unit)
                 yield _of(f"units of {unit.width}, {unit.bits} bits", said, "lower", sequential(known.terms), arithmetic, last, "tf32")
+
+
+def narrow_formats(known: Situation) -> list[Format]:
+    """The formats of 16 bits that partial sums may have been rounded to: the result's own where it has one."""
+    return [known.format] if known.format in (BFLOAT16, FLOAT16) else [BFLOAT16, FLOAT16]
 
 
 def _last(known: Situation) -> Added:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import FLOAT32, Format, interval, round_to
+from layerdiff.arithmetic.orders.order import How
 from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Array, Taken
 from layerdiff.arithmetic.sums import sum_sigma
@@ -42,36 +43,46 @@ class Partials:
         short = {"bfloat16": "bf16", "float16": "fp16"}.get(self.format.name, self.format.name)
         return f"{self.parts} partial sums in {short}, {_WORDS[self.across].format(short)}"
 
+    def added(self, parts: Array) -> Array:
+        """Rounded parts [P, m] added up."""
+        if self.across == "wide":
+            return add_up(parts, "chain", FLOAT32)
+        if self.across == "reversed":
+            return add_up(parts[::-1], "chain", self.format)
+        return add_up(parts, self.across, self.format)
 
-def sum_of_partials(how: Partials, accumulator: Format, taken: Taken) -> Replayed:
-    """The sums of `how`; certain where no partial sum is near the middle between two numbers."""
+
+def rounded_parts(parts: int, format: Format, accumulator: Format, taken: Taken) -> tuple[Array, NDArray[np.bool_]]:
+    """`parts` sums over equal ranges, rounded to `format`: [P, m]; certain where none is near the middle between two numbers: [m]."""
     products = taken.left if taken.right is None else taken.left * taken.right
-    terms = products.shape[1]
-    size = -(-terms // how.parts)
-    edges = np.arange(0, terms, size)
+    size = -(-products.shape[1] // parts)
+    edges = np.arange(0, products.shape[1], size)
     sums = np.add.reduceat(products, edges, axis=1)
     squares = np.add.reduceat(np.square(products), edges, axis=1)
-    parts = round_to(sums, how.format)
-    certain = np.all(_settled(sums, parts, _SIGMAS * sum_sigma(sums, squares, size, accumulator), how.format), axis=1)
-    return Replayed(added(parts.T, how.across, how.format), certain)
+    rounded = round_to(sums, format)
+    certain = np.all(_settled(sums, rounded, _SIGMAS * sum_sigma(sums, squares, size, accumulator), format), axis=1)
+    return rounded.T, certain
 
 
-def added(parts: Array, across: Across, format: Format) -> Array:
-    """Rounded parts [P, m] added up: in float32 for "wide", else rounded to `format` at each addition."""
-    to = FLOAT32 if across == "wide" else format
-    if across in ("pairs", "halves"):
-        level = parts
-        while level.shape[0] > 1:
-            half = (level.shape[0] + 1) // 2
-            a, b = (level[:half], level[half:]) if across == "halves" else (level[::2], level[1::2])
-            level = np.concatenate([round_to(a[: b.shape[0]] + b, to), a[b.shape[0] :]])
-        total = level[0]
-    else:
-        order = parts[::-1] if across == "reversed" else parts
-        total = order[0]
-        for part in order[1:]:
+def sum_of_partials(how: Partials, accumulator: Format, taken: Taken) -> Replayed:
+    """The sums of `how`."""
+    parts, certain = rounded_parts(how.parts, how.format, accumulator, taken)
+    return Replayed(how.added(parts), certain)
+
+
+def add_up(parts: Array, how: How, to: Format) -> Array:
+    """Parts [P, m] added along the first axis, each sum rounded to `to`."""
+    if how == "chain":
+        total = parts[0]
+        for part in parts[1:]:
             total = round_to(total + part, to)
-    return np.asarray(total)
+        return np.asarray(total)
+    level = parts
+    while level.shape[0] > 1:
+        half = (level.shape[0] + 1) // 2
+        a, b = (level[:half], level[half:]) if how == "halves" else (level[::2], level[1::2])
+        level = np.concatenate([round_to(a[: b.shape[0]] + b, to), a[b.shape[0] :]])
+    return np.asarray(level[0])
 
 
 def running_sum(

@@ -6,8 +6,9 @@ can: those whose exact sum lies near the middle between two numbers. They are lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import FLOAT32, Format, interval, round_to
-from layerdiff.arithmetic.orders.candidates import Candidate, Situation, declared, lower, units
+from layerdiff.arithmetic.orders.candidates import SHORT, Candidate, Situation, declared, lower, narrow_formats, units
+from layerdiff.arithmetic.orders.narrow import rounded_parts
+from layerdiff.arithmetic.orders.ranks import rank_sum
 from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Summing, Taken
 from layerdiff.arithmetic.orders.tree import Tree
@@ -34,6 +37,8 @@ ENOUGH: Final = 20
 MISSES: Final = 1e-4
 """Share of results that a right hypothesis may miss, each within what arithmetic makes: a fused multiply-add is emulated by two
 roundings."""
+RINGS: Final = (2, 3, 4, 6, 8, 16)
+"""Parts that may have been added in a ring."""
 _SIGMAS: Final = 6.0
 
 
@@ -140,6 +145,8 @@ def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bo
     if first.winners or not less or known.accumulator is not FLOAT32:
         return first
     second = _round(course, list(lower(known)), course.everything())
+    if not second.winners:
+        second = _with_rings(course, second)
     best = second if second.winners or not first.standings else first
     return Race(
         second.winners,
@@ -173,6 +180,37 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp])
     return Race(winners, runner_up, (*winners, *rest), compared, int(where.size), _families(candidates))
 
 
+def _with_rings(course: Course, ran: Race) -> Race:
+    """The race, with rings among the hypotheses: parts added from another rank on in each stretch of the flattened result."""
+    known = course.situation
+    where = _spread(course.everything(), MOST)
+    rows = max(1, (1 << 22) // known.terms)
+    if known.format not in narrow_formats(known):
+        return ran
+    for parts in RINGS:
+        if 2 * parts > known.terms:
+            continue
+        made = [
+            rounded_parts(parts, known.format, known.accumulator, course.summing.take(where[begin : begin + rows]))
+            for begin in range(0, where.size, rows)
+        ]
+        rounded, certain = np.concatenate([one[0] for one in made], 1), np.concatenate([one[1] for one in made])
+        if certain.mean() < CERTAIN:
+            continue
+        found = rank_sum(rounded, course.recorded[where], known.format, certain)
+        if not found.stretches:
+            continue
+        short = SHORT[known.format.name]
+        name = f"{parts} partial sums in {short}, added in a ring in {len(found.stretches)} chunks"
+        begins = [re.findall(r"from rank (\d+)", stretch.ways[0]) or ["0"] for stretch in found.stretches]
+        said = f"chunks begin at rank {', '.join(one[0] for one in begins)}"
+        candidate = Candidate(name, said, "lower", None, cause=f"{short}-partials")
+        standing = Standing(candidate, int(certain.sum()), int(certain.sum()), int(where.size))
+        best = ran.standings[0] if ran.standings else None
+        return replace(ran, winners=(standing,), runner_up=best, standings=(standing, *ran.standings))
+    return replace(ran, families=(*ran.families, f"{len(RINGS)} × rings over chunks of the result"))
+
+
 def _spread(where: NDArray[np.intp], count: int) -> NDArray[np.intp]:
     """At most `count` of these, evenly spaced."""
     return np.asarray(where[np.unique(np.linspace(0, where.size - 1, min(count, where.size)).astype(int))])
@@ -197,6 +235,7 @@ def _standing_in_portions(course: Course, candidate: Candidate, final: NDArray[n
 
 def _standing(course: Course, candidate: Candidate, taken: Taken, where: NDArray[np.intp]) -> Standing:
     known, summing = course.situation, course.summing
+    assert candidate.run is not None
     found: Replayed = candidate.run(taken)
     equal = np.zeros(where.shape, bool)
     for values in _finished(summing, found.values, known.accumulator):

@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
-from layerdiff.record.quiet import quiet
+from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.sink import Edge, Sink, Value
-from layerdiff.record.structure import picture_operands, picture_result
+from layerdiff.record.structure import ONE_RESULT, picture_operands, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.versions import Versions
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
@@ -76,10 +76,17 @@ class OperatorMode(TorchDispatchMode):
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self._guard(self._raised, overload, begun, error)
+            if begun is not None and not self._stopped:
+                try:
+                    self._raised(overload, begun, error)
+                except Exception as own:
+                    self._fail(own)
             raise
-        if begun is not None or overload.written:
-            self._guard(self._end, overload, begun, args, kwargs, result)
+        if (begun is not None or overload.written) and not self._stopped:
+            try:
+                self._end(overload, begun, args, kwargs, result)
+            except Exception as error:
+                self._fail(error)
         return result
 
     def stop(self) -> None:
@@ -111,42 +118,57 @@ class OperatorMode(TorchDispatchMode):
         if not calls.wants_operators(call):
             return None
         tensors, pictured = picture_operands(args, kwargs)
-        with calls.lock, quiet():
-            edges = self._edges(call, Role.INPUT, tensors) if tensors else []
+        with calls.lock:
+            if is_quiet():
+                edges = self._edges(call, Role.INPUT, tensors)
+            else:
+                with quiet():
+                    edges = self._edges(call, Role.INPUT, tensors)
         return _Begun(call, pictured, edges, self._caller())
 
     def _end(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        with self._calls.lock, quiet():
-            if begun is None:
-                for _, tensor in overload.tensors_written(args, kwargs):
-                    self._values.wrote(tensor, None)
-                return
-            edges = begun.edges
-            detail = [f'{{"arguments": {begun.pictured}, "results": ']
-            written: list[tuple[str, Value]] = []
-            if overload.written:
-                slices = overload.slices(args)
-                for position, tensor in overload.tensors_written(args, kwargs):
-                    policy, kind, name = self._calls.what(begun.call, tensor)
-                    value = self._values.wrote(tensor, policy, kind, name, slices)
-                    if value is not None:
-                        written.append((position, value))
-            tensors, picture = picture_result(result, ())
-            results = self._edges(begun.call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
-            detail.append(picture)
-            edges += results
-            if written:
-                known = {id(value) for _, _, value in results}
-                edges += [(Role.OUTPUT, position, value) for position, value in written if id(value) not in known]
-                detail.append(f', "writes": {json.dumps([position for position, _ in written])}')
-            detail.append(', "random": true}' if overload.random else "}")
-            self._record(overload, begun, CallStatus.RETURNED, "".join(detail))
+        with self._calls.lock:
+            if is_quiet():
+                self._ended(overload, begun, args, kwargs, result)
+            else:
+                with quiet():
+                    self._ended(overload, begun, args, kwargs, result)
 
-    def _raised(self, overload: Overload, begun: _Begun | None, error: BaseException) -> None:
-        if begun is not None:
-            said = json.dumps(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
-            with self._calls.lock:
-                self._record(overload, begun, CallStatus.RAISED, f'{{"arguments": {begun.pictured}, "raised": {said}}}')
+    def _ended(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if begun is None:
+            for _, tensor in overload.tensors_written(args, kwargs):
+                self._values.wrote(tensor, None)
+            return
+        edges, ending = begun.edges, "}"
+        if type(result) is Tensor and not (overload.written or overload.unwritten or overload.random):  # what nearly every call is
+            value = self._values.value_of(result, begun.call, self._calls.what)
+            if value is not None:
+                edges.append((Role.OUTPUT, "out", value))
+                self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun.pictured}, "results": {ONE_RESULT}}}')
+                return
+        written: list[tuple[str, Value]] = []
+        if overload.written:
+            slices = overload.slices(args)
+            for position, tensor in overload.tensors_written(args, kwargs):
+                policy, kind, name = self._calls.what(begun.call, tensor)
+                new = self._values.wrote(tensor, policy, kind, name, slices)
+                if new is not None:
+                    written.append((position, new))
+        tensors, picture = picture_result(result, ())
+        results = self._edges(begun.call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
+        edges += results
+        if written:
+            known = {id(value) for _, _, value in results}
+            edges += [(Role.OUTPUT, position, value) for position, value in written if id(value) not in known]
+            ending = f', "writes": {json.dumps([position for position, _ in written])}' + "}"
+        if overload.random:
+            ending = ending[:-1] + ', "random": true}'
+        self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun.pictured}, "results": {picture}{ending}')
+
+    def _raised(self, overload: Overload, begun: _Begun, error: BaseException) -> None:
+        said = json.dumps(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
+        with self._calls.lock:
+            self._record(overload, begun, CallStatus.RAISED, f'{{"arguments": {begun.pictured}, "raised": {said}}}')
 
     def _record(self, overload: Overload, begun: _Begun, status: CallStatus, detail: str) -> None:
         """A call is a row once it ended: modules that an operator itself calls come before it."""
@@ -162,11 +184,10 @@ class OperatorMode(TorchDispatchMode):
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
         values, what = self._values, self._calls.what
         edges: list[Edge] = []
-        known_value = values.known_value
         for position, tensor in tensors:
-            known = None if unwritten else known_value(tensor)
-            if known is not None:
-                edges.append((role, position, known))
+            value = None if unwritten else values.value_of(tensor, call, what)
+            if value is not None:
+                edges.append((role, position, value))
             elif not is_ordinary(tensor):
                 policy = what(call, None)[0]
                 edges += [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
@@ -193,13 +214,6 @@ class OperatorMode(TorchDispatchMode):
                 return line
             frame = frame.f_back
         return None
-
-    def _guard(self, act: Callable[..., None], *args: Any) -> None:
-        try:
-            if not self._stopped:
-                act(*args)
-        except Exception as error:
-            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True

@@ -15,7 +15,14 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 _function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_autocast: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
+_gradients = torch.is_grad_enabled
 _NOTHING_TO_DO = contextlib.nullcontext()
+
+
+def is_quiet() -> bool:
+    """Whether `quiet` has nothing to do: where tensors are recorded by the thousand, asking first is faster than entering it."""
+    return not (_gradients() or (_autocast() if _autocast is not None else _autocast_devices()) or _function_modes() or _dispatch_modes())
 
 
 def quiet() -> AbstractContextManager[Any]:
@@ -62,5 +69,4 @@ def _autocast_devices() -> list[str]:
 
 
 def _any_autocast() -> bool:
-    any_enabled = getattr(torch._C, "_is_any_autocast_enabled", None)
-    return bool(any_enabled()) if any_enabled is not None else bool(_autocast_devices())
+    return bool(_autocast()) if _autocast is not None else bool(_autocast_devices())

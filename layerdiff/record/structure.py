@@ -120,7 +120,7 @@ def key_suffix(key: object) -> str:
 
 
 _ONE_ARGUMENT: Final = '{"args": [{"tensor": "in[0]"}]}'
-_ONE_RESULT: Final = '{"tensor": "out"}'
+ONE_RESULT: Final = '{"tensor": "out"}'
 
 
 def picture_arguments(
@@ -129,6 +129,8 @@ def picture_arguments(
     """The tensors of a call's arguments, their picture (JSON), and the objects walked by `vars()`."""
     if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
         return [("in[0]", args[0])], _ONE_ARGUMENT, []
+    if not kwargs and all(type(item) in _SIMPLE for item in args):
+        return *picture_operands(args, kwargs), []
     found = Found(seen)
     picture: dict[str, Any] = {}
     if args:
@@ -141,12 +143,13 @@ def picture_arguments(
 def picture_result(result: Any, seen: Collection[int]) -> tuple[list[tuple[str, Tensor]], str]:
     """The tensors of a call's result and their picture (JSON)."""
     if isinstance(result, Tensor):
-        return [("out", result)], _ONE_RESULT
+        return [("out", result)], ONE_RESULT
     found = Found(seen)
     picture = found.walk(result, "out")
     return found.tensors, json.dumps(picture)
 
 
+_SIMPLE: Final = frozenset({Tensor, nn.Parameter, int, bool, type(None)})
 _POSITIONS: Final = [f"in[{i}]" for i in range(16)]
 _TENSORS: Final = [f'{{"tensor": "in[{i}]"}}' for i in range(16)]
 _WORDS: Final = {None: "null", True: "true", False: "false"}

@@ -180,23 +180,54 @@ class Values:
         memory: Memory[Value] | None = None,
     ) -> ValueRow:
         texts = self._texts
-        plain_tensor = part is None or part.reason is None
+        dtype, device = texts.get(tensor.dtype) or self._text(tensor.dtype), texts.get(tensor.device) or self._text(tensor.device)
+        if part is None:
+            strides = None if tensor.is_contiguous() else tensor.stride()
+            shape = tuple(tensor.shape)
+            if memory is None:
+                version = version_of(tensor) or 0
+                return ValueRow(dtype, shape, kind, name, device, strides, ABSENT, None, False, version, reason, statistics, fingerprint)
+            epoch, number, offset = memory.epoch, memory.number, int(tensor.storage_offset())
+            return ValueRow(
+                dtype,
+                shape,
+                kind,
+                name,
+                device,
+                strides,
+                ABSENT,
+                None,
+                False,
+                epoch,
+                reason,
+                statistics,
+                fingerprint,
+                None,
+                None,
+                number,
+                offset,
+            )
+        whole = part.reason is None
         return ValueRow(
-            dtype=texts.get(tensor.dtype) or texts.setdefault(tensor.dtype, str(tensor.dtype)[6:]),
+            dtype=dtype,
             shape=() if tensor.is_nested else tuple(tensor.shape),
             kind=kind,
             name=name,
-            device=texts.get(tensor.device) or texts.setdefault(tensor.device, str(tensor.device)),
-            strides=tensor.stride() if plain_tensor and not tensor.is_contiguous() else None,
-            version=memory.epoch if memory is not None else version_of(tensor) or 0 if plain_tensor else 0,
+            device=device,
+            strides=tensor.stride() if whole and not tensor.is_contiguous() else None,
+            version=memory.epoch if memory is not None else version_of(tensor) or 0 if whole else 0,
             reason=reason,
             statistics=statistics,
             fingerprint=fingerprint,
-            placement=None if part is None else part.placement,
-            detail=None if part is None else part.detail,
+            placement=part.placement,
+            detail=part.detail,
             memory=ABSENT if memory is None else memory.number,
             memory_offset=ABSENT if memory is None else int(tensor.storage_offset()),
         )
+
+    def _text(self, thing: torch.dtype | torch.device) -> str:
+        """A dtype without its prefix, or a device: torch makes the text anew each time."""
+        return self._texts.setdefault(thing, str(thing).removeprefix("torch."))
 
 
 class _Compared:

@@ -10,6 +10,7 @@ read again; where they differ, all that is known of the storage is dropped and w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -33,10 +34,12 @@ Slices = tuple[int, Tensor, Tensor | None]
 class Run:
     """A stretch of a storage whose bytes were recorded."""
 
-    __slots__ = ("first", "nbytes", "patches", "row", "sampled", "thing")
+    __slots__ = ("device", "dtype", "first", "nbytes", "patches", "sampled", "shape", "thing")
 
-    def __init__(self, row: ValueRow, thing: Value, first: int, nbytes: int, sampled: bytes) -> None:
-        self.row = row
+    def __init__(self, tensor: Tensor, thing: Value, first: int, nbytes: int, sampled: bytes) -> None:
+        self.dtype = tensor.dtype
+        self.shape = tensor.shape
+        self.device = tensor.device
         self.thing = thing
         self.first = first
         self.nbytes = nbytes
@@ -50,24 +53,7 @@ class Run:
 
 
 class Versions(Values):
-    """Records tensors. Call with gradients, autocast and modes off (quiet.py); the reading of a known value needs none of it."""
-
-    def known_value(self, tensor: Tensor) -> Value | None:
-        """The value that `tensor` is already, with its bytes; None where that is not certain: then `record` finds out."""
-        if not is_plain(tensor):
-            return None
-        storage = tensor.untyped_storage()
-        memory = self.known.get(storage)
-        if memory is None:
-            return None
-        known = memory.places.get((tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True))
-        if known is None or not known.kept:
-            return None
-        if self._sink.measures:
-            first, nbytes, sampled = known.run
-            if sampled != sample_run(storage, first, nbytes):
-                return None
-        return known
+    """Records tensors. Call with gradients, autocast and modes off (quiet.py)."""
 
     def record(
         self,
@@ -85,11 +71,40 @@ class Versions(Values):
             return self._without(tensor, part, kind, name)
         storage = tensor.untyped_storage()
         memory = self.known.memory(storage)
-        offset, shape, strides, dtype = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-        plainly = is_plain(tensor) or lies_plainly(tensor)
-        place = (dtype, offset, shape, strides, plainly)
+        place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), is_plain(tensor) or lies_plainly(tensor))
+        return self._record_at(tensor, storage, memory, place, memory.places.get(place), policy, kind, name, part)
+
+    def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], tuple[Policy, ValueKind, str | None]]) -> Value | None:
+        """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain."""
+        if not is_plain(tensor):
+            return None
+        storage = tensor.untyped_storage()
+        memory = self.known.memory(storage)
+        place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)
         known = memory.places.get(place)
+        if known is not None and known.kept:
+            first, nbytes, sampled = known.run
+            if not self._sink.measures or sampled == sample_run(storage, first, nbytes):
+                return known
+        return self._record_at(tensor, storage, memory, place, known, *what(call, tensor), None)
+
+    def _record_at(
+        self,
+        tensor: Tensor,
+        storage: UntypedStorage,
+        memory: Memory[Value],
+        place: tuple[Any, ...],
+        known: Value | None,
+        policy: Policy,
+        kind: ValueKind,
+        name: str | None,
+        part: Plain | None,
+    ) -> Value:
+        """The value of a tensor at a place of its storage, where `known` was recorded before."""
+        measures = self._sink.measures
+        dtype, offset, shape, strides, plainly = place
         itemsize = dtype.itemsize
+        dense = tensor.is_contiguous()
         if known is not None:
             first, nbytes, sampled = known.run
             if known.kept or not policy.bytes_kept or policy.budget is not None:
@@ -98,20 +113,23 @@ class Versions(Values):
                 self._unseen(memory)
         else:
             first = int(offset) * itemsize
-            nbytes = _extent(shape, strides) * itemsize
+            nbytes = (tensor.numel() if dense else _extent(shape, strides)) * itemsize
         if memory.untouched is not None and measures and memory.untouched != sample_run(storage, 0, storage.nbytes()):
             self._unseen(memory)  # allocated, and then written by a kernel that torch does not know
-        value = self._view_of(tensor, storage, memory, first, nbytes, plainly) if policy.bytes_kept and nbytes else None
-        if value is None and plainly and nbytes and policy.bytes_kept and policy.budget is None and not tensor.is_contiguous():
-            lying = _lying(tensor)
-            if lying is not None:
-                self.record(lying, policy)
-                value = self._view_of(tensor, storage, memory, first, nbytes, plainly)
+        value = None
+        if plainly and nbytes and policy.bytes_kept:
+            if memory.runs:
+                value = self._view_of(tensor, storage, memory, first, nbytes)
+            if value is None and not dense and policy.budget is None:
+                lying = _lying(tensor)
+                if lying is not None:
+                    self.record(lying, policy)
+                    value = self._view_of(tensor, storage, memory, first, nbytes)
         if value is None:
             value = self._store(tensor, part, None, policy, kind, name, memory)
-            value.run = (first, nbytes, sample_run(storage, first, nbytes) if measures else b"")
-            if value.kept and plainly and nbytes and tensor.is_contiguous():
-                self._add_run(memory, tensor, value)
+            value.run = run = (first, nbytes, sample_run(storage, first, nbytes) if measures else b"")
+            if dense and plainly and nbytes and value.kept:
+                memory.runs = [Run(tensor, value, *run), *memory.runs[: _MOST_RUNS - 1]]
         memory.places[place] = value
         return value
 
@@ -188,13 +206,10 @@ class Versions(Values):
         value = self.record(tensor, policy)
         return self._store(tensor, None, None, _KEEPS, ValueKind.ACTIVATION, None, None) if value.patched or not value.kept else value
 
-    def _view_of(
-        self, tensor: Tensor, storage: UntypedStorage, memory: Memory[Value], first: int, nbytes: int, plainly: bool
-    ) -> Value | None:
+    def _view_of(self, tensor: Tensor, storage: UntypedStorage, memory: Memory[Value], first: int, nbytes: int) -> Value | None:
         """The tensor as a view of a run that is in the trace as it is in memory; None where there is none."""
-        if not plainly:
-            return None
-        itemsize = tensor.dtype.itemsize
+        dtype = tensor.dtype
+        itemsize = dtype.itemsize
         for run in memory.runs:
             if not run.covers(first, first + nbytes, itemsize):
                 continue
@@ -203,14 +218,15 @@ class Versions(Values):
                 return None
             if run.patches:
                 self._renew(run, memory)
-            row = self._row(tensor, None, ValueKind.ACTIVATION, None, None, memory=memory)
-            if run.nbytes == nbytes and run.row.dtype == row.dtype and run.row.shape == row.shape and tensor.is_contiguous():
+            same = run.nbytes == nbytes and run.dtype is dtype
+            if same and run.shape == tensor.shape and tensor.is_contiguous():
                 thing: Value = run.thing
                 return thing
+            row = self._row(tensor, None, ValueKind.ACTIVATION, None, None, memory=memory)
             value = Value(True)
             value.patched = run.thing.patched
             value.run = (first, nbytes, sample_run(storage, first, nbytes) if self._sink.measures else b"")
-            whole = run.nbytes == nbytes and run.row.dtype == row.dtype and not run.thing.patched
+            whole = same and not run.thing.patched
             self._sink.add_view(value, row, run.thing, (first - run.first) // itemsize, tensor.stride(), whole=whole)
             return value
         return None
@@ -218,16 +234,21 @@ class Versions(Values):
     def _renew(self, run: Run, memory: Memory[Value]) -> None:
         """Make the version of a run in which its patches are written."""
         value = Value(True)
+        value.kind, value.name = run.thing.kind, run.thing.name
         value.patched = True
         value.run = (run.first, run.nbytes, run.sampled)
-        run.row = run.row._replace(version=memory.epoch, statistics=None, fingerprint=None, detail=None)
-        self._sink.add_patched(value, run.row, run.thing, run.patches)
+        row = ValueRow(
+            dtype=self._text(run.dtype),
+            shape=tuple(run.shape),
+            kind=value.kind,
+            name=value.name,
+            device=self._text(run.device),
+            version=memory.epoch,
+            memory=memory.number,
+            memory_offset=run.first // run.dtype.itemsize,
+        )
+        self._sink.add_patched(value, row, run.thing, run.patches)
         run.thing, run.patches = value, []
-
-    def _add_run(self, memory: Memory[Value], tensor: Tensor, value: Value) -> None:
-        first, nbytes, sampled = value.run
-        row = self._row(tensor, None, value.kind, value.name, None, memory=memory)
-        memory.runs = [Run(row, value, first, nbytes, sampled), *memory.runs[: _MOST_RUNS - 1]]
 
     def _unseen(self, memory: Memory[Value]) -> None:
         """Somebody wrote to a storage unseen: nothing that is known of it holds."""

@@ -13,101 +13,22 @@ a chain is found in about as many probes as it has terms, from whichever end it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.formats import Format, format_named
+from layerdiff.arithmetic.orders.probing_scale import TOLERANCE, ProbeError, Scale, Sums, counted, scale_for
 from layerdiff.arithmetic.orders.tree import Tree, TreeError
-from layerdiff.errors import LayerdiffError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Sums = Callable[[Floats], Floats]
-"""The sums in question: terms of shape (probes, terms) to sums of shape (probes,). Each row must be added in the same order."""
 
 MOST_PROBES: Final = 2_000_000
 _CHECKS: Final = 64
 _BATCH_ELEMENTS: Final = 1 << 22
-
-
-class ProbeError(LayerdiffError):
-    """No summation tree can be found: says what was seen, and what would help."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What a probe is made of.
-
-    Attributes:
-        mask: M, a power of two; adding units to it changes nothing.
-        unit: what the other terms are, a power of two.
-        most: how many units one probe may hold, for their sum to be exact wherever it is kept.
-        factor: what the result is multiplied by to give the sum: the number of terms of a mean.
-    """
-
-    mask: float
-    unit: float
-    most: int
-    factor: float = 1.0
-
-
-def scale_for(terms: str, result: str | None = None) -> Scale:
-    """The scale for terms of one float dtype and a result of another (None: the same), by torch's names.
-
-    The unit is 1 and M far above 2^53 units where the range allows; in float16 they are its smallest number and 2^15, which are lost
-    in an accumulator of up to 24 bits.
-    Raises ProbeError for dtypes that are no floats, or too narrow.
-    """
-    kinds = [format_named(terms), format_named(result or terms)]
-    wide, out = kinds
-    if wide is None or out is None:
-        raise ProbeError(f"A sum of {terms} cannot be probed: it must be of floats.")
-    exact = 1 << min(out.significand_bits, 24)
-    if wide.largest >= 2.0**120:
-        reach = 600 if min(wide.largest, out.largest) > 2.0**700 else 100
-        unit = 1.0 if out.largest >= 2.0**24 or exact <= out.largest else 2.0**-10
-        return Scale(2.0**reach, unit, exact)
-    mask = 2.0 ** int(np.floor(np.log2(wide.largest)))
-    unit = wide.smallest_subnormal
-    lost = int(mask * 2.0**-25 / unit)
-    if lost < 8:
-        raise ProbeError(
-            f"A sum of {terms} cannot be probed: from {unit:.1e} to {mask:g} its numbers reach too little for an accumulator of 24 bits "
-            "to lose the small beside the large. Probe the same kernel in a wider dtype."
-        )
-    return Scale(mask, unit, min(exact, lost))
-
-
-def counted(sums: Sums, terms: int, scale: Scale) -> Scale:
-    """`scale` with the largest `most` at which units alone are counted exactly; found by halving.
-
-    Raises ProbeError where not even a few are: the callable is no sum of its terms, or its small numbers are taken for zero.
-    """
-    most = min(scale.most, max(terms, 2))
-    while True:
-        held = np.zeros((-(-terms // most), terms))
-        for row, begin in enumerate(range(0, terms, most)):
-            held[row, begin : begin + most] = scale.unit
-        got = np.asarray(sums(held), np.float64) * (scale.factor / scale.unit)
-        if (
-            np.all(np.isfinite(got))
-            and np.array_equal(np.rint(got), np.count_nonzero(held, axis=1))
-            and np.all(np.abs(got - np.rint(got)) < 0.2)
-        ):
-            return replace(scale, most=most)
-        if most <= 2:
-            break
-        most //= 2
-    if not np.any(got):
-        raise ProbeError(
-            f"Terms of {scale.unit:g} add up to 0: this device takes numbers that small for zero, and no larger ones can be lost beside "
-            f"{scale.mask:g}. Probe the same kernel in a wider dtype."
-        )
-    raise ProbeError(f"This is no plain sum of its terms: {most} terms of {scale.unit:g} make {got[0]:.6g} units.")
 
 
 @dataclass
@@ -160,9 +81,10 @@ class _Prober:
 
     def _whole(self, got: float, held: int, pair: Ints) -> int:
         whole = round(got) if np.isfinite(got) else -1
-        if not 0 <= whole <= held or abs(got - whole) > 0.2:
+        if not 0 <= whole <= held or abs(got - whole) > TOLERANCE:
             raise ProbeError(
-                f"With the mask on terms {pair[0]} and {pair[1]} the sum is {got:.6g} units, and no count of {held}: the callable does more "
+                f"With the mask on terms {pair[0]} and {pair[1]} the sum is {got:.6g} units, and no count of {held}: "
+                f"the callable does more "
                 "than add its terms, it compensates for rounding, or it adds some of them twice."
             )
         return whole
@@ -206,7 +128,9 @@ def _solved(prober: _Prober) -> list[_Task]:
     tasks = [_Task(np.arange(prober.terms), -1, 0, [])]
     level = [0]
     while level:
-        pairs, units, spans = [], [], []
+        pairs: list[tuple[int, int]] = []
+        units: list[Ints] = []
+        spans: list[tuple[int, Ints]] = []
         for number in level:
             task = tasks[number]
             others = task.members[task.members != task.pivot]
@@ -267,6 +191,41 @@ def _assembled(tasks: list[_Task], terms: int) -> Tree:
     return Tree(terms, tuple(nodes)).canonical
 
 
+def tree_of_sizes(sizes: Ints) -> Tree:
+    """The tree from the sizes under the common ancestors of all pairs of terms, shape (terms, terms), symmetric; for few terms.
+
+    Raises ProbeError where they belong to no tree.
+    """
+    terms = len(sizes)
+    nodes: list[tuple[int, ...]] = []
+    held = [np.asarray([i]) for i in range(terms)]
+    top = list(range(terms))
+    """Of each term: the largest node found that holds it."""
+    for size in np.unique(sizes[~np.eye(terms, dtype=bool)]).tolist():
+        for i in range(terms):
+            inside = np.flatnonzero(sizes[i] == size)
+            tops = sorted({top[i], *(top[int(j)] for j in inside)})
+            if len(tops) == 1:
+                continue
+            members = np.sort(np.concatenate([held[one] for one in tops]))
+            if len(members) != size:
+                raise ProbeError(
+                    f"The probes belong to no tree: {size} terms under a common ancestor of term {i}, where {len(members)} were found."
+                )
+            nodes.append(tuple(tops))
+            held.append(members)
+            for member in members.tolist():
+                top[member] = terms + len(nodes) - 1
+    try:
+        tree = Tree(terms, tuple(nodes)).canonical
+    except TreeError as error:
+        raise ProbeError(f"The probes belong to no tree: {error}") from None
+    pairs = np.argwhere(~np.eye(terms, dtype=bool))
+    if np.any(sizes_under(tree, pairs) != sizes[pairs[:, 0], pairs[:, 1]]):
+        raise ProbeError("The probes belong to no tree: the sizes under common ancestors contradict each other.")
+    return tree
+
+
 def _sizes_under(tree: Tree, pairs: Ints) -> Iterator[int]:
     """The size of the subtree under the common ancestor of each pair."""
     total = tree.leaves + len(tree.nodes)
@@ -310,8 +269,10 @@ def _check(prober: _Prober, tree: Tree, seed: int) -> None:
     if wrong.size:
         at = int(wrong[0])
         raise ProbeError(
-            f"The probes belong to no one tree: {found[at]} terms lie under the common ancestor of terms {pairs[at, 0]} and {pairs[at, 1]}, "
-            f"by the tree found {next(_sizes_under(tree, pairs[at : at + 1]))}. The rows that were probed at once may be added differently: "
+            f"The probes belong to no one tree: {found[at]} terms lie under the common ancestor of terms {pairs[at, 0]} "
+            f"and {pairs[at, 1]}, "
+            f"by the tree found {next(_sizes_under(tree, pairs[at : at + 1]))}. The rows that were probed at once may "
+            f"be added differently: "
             "probe one at a time (rows=1)."
         )
     if len(tree.nodes) == 1 and tree.leaves > 64:
@@ -325,7 +286,8 @@ def _require_steady(pairs: Ints, found: Ints, again: Ints) -> None:
     if changed.size:
         at = int(changed[0])
         raise ProbeError(
-            f"There is no fixed tree: with the mask on terms {pairs[at, 0]} and {pairs[at, 1]}, {found[at]} terms were lost in one call and "
+            f"There is no fixed tree: with the mask on terms {pairs[at, 0]} and {pairs[at, 1]}, {found[at]} terms were "
+            f"lost in one call and "
             f"{again[at]} in the next. The order changes from call to call (atomic additions, or a race); ask the backend for its "
             "deterministic kernels and probe those."
         )
@@ -341,7 +303,8 @@ def _explained(prober: _Prober, seed: int, reason: str) -> ProbeError:
         return error
     if np.all(found == 2):
         return ProbeError(
-            f"Nothing is lost beside {prober.scale.mask:g}: the accumulator is exact, or wider than the range of the dtype lets a probe see "
+            f"Nothing is lost beside {prober.scale.mask:g}: the accumulator is exact, or wider than the range of the "
+            f"dtype lets a probe see "
             "(float64 or more behind a narrow dtype). Its order cannot be seen, and hardly matters."
         )
     return ProbeError(
@@ -350,16 +313,4 @@ def _explained(prober: _Prober, seed: int, reason: str) -> ProbeError:
     )
 
 
-__all__ = [
-    "MOST_PROBES",
-    "Format",
-    "ProbeError",
-    "Scale",
-    "Sums",
-    "TreeError",
-    "counted",
-    "find_tree",
-    "random_pairs",
-    "scale_for",
-    "sizes_under",
-]
+__all__ = ["MOST_PROBES", "ProbeError", "Scale", "Sums", "find_tree", "random_pairs", "scale_for", "sizes_under", "tree_of_sizes"]

@@ -1,0 +1,279 @@
+"""`Summing`: an operator as a sum of terms that a probe chooses: which operand holds them, and where their sum comes out.
+
+Terms lie in rows: every row of `values` is one sum, and all rows are added in one call. A row's terms lie in the first operand
+(of a convolution in the weights), the other operand is all ones, so that a product is its term. A bias is one more term, the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerdiff.arithmetic.orders.probing import ProbeError
+from layerdiff.replay.sizes import first_line
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Summing:
+    """One operator at given shapes. Subclasses lay out terms and results.
+
+    Attributes:
+        terms: of each sum.
+        rows: sums whose terms can be chosen independently in one call.
+        products: whether a term is a product of two operands that can be chosen.
+        factor: what a result is multiplied by to give the sum.
+        shape: of the result; set by the first call.
+        calls: made so far.
+    """
+
+    products = False
+    shares_last = False
+    """Whether the last term (a bias) is the same number in all rows of a call."""
+
+    def __init__(
+        self, run: Callable[..., Any], dtype: torch.dtype, device: torch.device, terms: int, rows: int, factor: float = 1.0
+    ) -> None:
+        self.run, self.dtype, self.device = run, dtype, device
+        self.terms, self.rows, self.factor = terms, rows, factor
+        self.shape: tuple[int, ...] = ()
+        self.result_dtype = dtype
+        self.calls = 0
+        if terms < 1 or rows < 1:
+            raise ProbeError("An operand without elements has no sum.")
+
+    def tensor(self, values: Floats) -> Tensor:
+        """Numbers in the dtype, on the device."""
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, self.dtype)
+
+    def full(self, values: Floats, rows: Ints | None) -> Tensor:
+        """`values` of shape (n, terms) at n rows, the others zero; without `rows`, a single row as all of them."""
+        if rows is None:
+            return self.tensor(values[:1]).expand(self.rows, values.shape[1]).contiguous()
+        made = torch.zeros((self.rows, values.shape[1]), dtype=self.dtype, device=self.device)
+        made[torch.from_numpy(rows[: len(values)]).to(self.device)] = self.tensor(values)
+        return made
+
+    def call(self, *operands: Tensor) -> Tensor:
+        """The result of the operator; counted."""
+        self.calls += 1
+        with torch.no_grad():
+            try:
+                result = self.run(*operands)
+            except Exception as error:
+                shapes = ", ".join(str(list(operand.shape)) for operand in operands)
+                raise ProbeError(f"The operator fails on operands of shape {shapes}: {first_line(error)}.") from None
+        if isinstance(result, (tuple, list)) and result:
+            result = result[0]
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            raise ProbeError("The operator returns no tensor of floats, and only sums of floats have an order that matters.")
+        self.shape, self.result_dtype = tuple(result.shape), result.dtype
+        return result
+
+    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+        """Results of shape (rows, columns), in the result's dtype.
+
+        `values` has shape (n, terms) and lies at `rows`, the other rows are zero; without `rows`, its one row is in all of them.
+        `other`, shape (terms,), is what each term is multiplied by instead of one.
+        """
+        raise NotImplementedError
+
+    def element(self, row: int, column: int) -> tuple[int, ...]:
+        """The index of an output in the result."""
+        columns = max(1, math.prod(self.shape) // self.rows)
+        return tuple(int(i) for i in np.unravel_index(row * columns + column, self.shape)) if self.shape else ()
+
+    def place(self, element: Sequence[int]) -> tuple[int, int]:
+        """Row and column of an output."""
+        columns = max(1, math.prod(self.shape) // self.rows)
+        return divmod(int(np.ravel_multi_index(tuple(element), self.shape)), columns) if self.shape else (0, 0)
+
+
+class Reduced(Summing):
+    """Sums of one operand over some of its dimensions, all of them where `dims` is None."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        shape: Sequence[int],
+        dims: Sequence[int] | None,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        mean: bool,
+    ) -> None:
+        count = len(shape)
+        over = sorted(range(count) if dims is None else {d % count for d in dims if -count <= d < count}) if count else []
+        if dims is not None and len(over) != len(set(dims)):
+            raise ProbeError(f"An operand of shape {list(shape)} has not the dimensions {list(dims)}.")
+        self._kept = [d for d in range(count) if d not in over]
+        self._order = [*self._kept, *over]
+        self._sizes = [shape[d] for d in self._order]
+        terms = math.prod(shape[d] for d in over)
+        super().__init__(run, dtype, device, terms, math.prod(shape[d] for d in self._kept), float(terms) if mean else 1.0)
+
+    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+        """See `Summing`."""
+        back = np.argsort(self._order).tolist()
+        result = self.call(self.full(values, rows).reshape(self._sizes).permute(back).contiguous())
+        return result.reshape(self.rows, -1)
+
+
+class Multiplied(Summing):
+    """Products of a left operand, in whose last dimension the terms lie, with a right one; perhaps with a bias.
+
+    `across` is the dimension of the right operand that meets them; `operands` puts left, right and bias in the order of the operator.
+    """
+
+    products = True
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        left: Sequence[int],
+        right: Sequence[int],
+        across: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        bias: Sequence[int] | None = None,
+        strides: Sequence[Sequence[int] | None] = (None, None),
+    ) -> None:
+        if not left or not right or left[-1] != right[across]:
+            raise ProbeError(f"Operands of shape {list(left)} and {list(right)} do not multiply.")
+        self._left, self._right, self._across = tuple(left), tuple(right), across % len(right)
+        self._bias = None if bias is None else tuple(bias)
+        rows = math.prod(left[:-1])
+        self.shares_last = bias is not None and (len(bias) < 2 or math.prod(bias[:-1]) != rows)
+        self._strides = strides
+        self.has_bias = bias is not None
+        super().__init__(run, dtype, device, left[-1] + (bias is not None), rows)
+        self._ones: Tensor | None = None
+
+    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+        """See `Summing`."""
+        terms = self._left[-1]
+        left = _laid(self.full(values[:, :terms], rows).reshape(self._left), self._strides[0])
+        if self._bias is None:
+            return self._shaped(self.call(left, self._other(other)))
+        last = values[:, terms]
+        if self.shares_last and np.any(last != last[0]):
+            raise AssertionError("rows of one call share their bias")
+        if self.shares_last:
+            bias = torch.full(self._bias, float(last[0]), dtype=self.dtype, device=self.device)
+        else:
+            bias = self.full(last[:, None], rows).expand(self.rows, self._bias[-1]).reshape(self._bias).contiguous()
+        return self._shaped(self.call(left, self._other(other), bias))
+
+    def _shaped(self, result: Tensor) -> Tensor:
+        return result.reshape(self.rows, -1)
+
+    def _other(self, other: Floats | None) -> Tensor:
+        if other is None and self._ones is not None:
+            return self._ones
+        size = [1] * len(self._right)
+        size[self._across] = self._right[self._across]
+        line = (
+            torch.ones(size, dtype=self.dtype, device=self.device) if other is None else self.tensor(other[: self._left[-1]]).reshape(size)
+        )
+        made = _laid(line.expand(self._right).contiguous(), self._strides[1])
+        if other is None:
+            self._ones = made
+        return made
+
+
+class Convolved(Summing):
+    """Convolutions: the terms lie in the weights, a row is an output channel, and the input is all ones.
+
+    Where padding leaves terms out, outputs at the border add fewer: they answer differently.
+    """
+
+    def __init__(
+        self, run: Callable[..., Any], image: Sequence[int], weight: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        if len(weight) < 3 or len(image) != len(weight):
+            raise ProbeError(f"An input of shape {list(image)} and weights of shape {list(weight)} are no convolution.")
+        self._weight = tuple(weight)
+        super().__init__(run, dtype, device, math.prod(weight[1:]), weight[0])
+        self._image = torch.ones(tuple(image), dtype=dtype, device=device)
+
+    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+        """See `Summing`."""
+        result = self.call(self._image, self.full(values, rows).reshape(self._weight))
+        return result.movedim(1, 0).reshape(self.rows, -1)
+
+    def element(self, row: int, column: int) -> tuple[int, ...]:
+        """The index of an output in the result."""
+        batch, _, *rest = self.shape
+        first, *others = (int(i) for i in np.unravel_index(column, (batch, *rest)))
+        return (first, row, *others)
+
+    def place(self, element: Sequence[int]) -> tuple[int, int]:
+        """Row and column of an output."""
+        first, row, *others = element
+        batch, _, *rest = self.shape
+        return row, int(np.ravel_multi_index((first, *others), (batch, *rest)))
+
+
+def _laid(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
+    """The tensor with other strides, where they are those of a dense layout of it."""
+    if strides is None or tuple(strides) == tensor.stride():
+        return tensor
+    need = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    if 0 in strides or need > 4 * tensor.numel():
+        return tensor
+    made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device)
+    made.copy_(tensor)
+    return made
+
+
+_SWAMPED: Final = 0.4 * 2.0**-23
+
+
+class Denominator(Summing):
+    """The denominator of a softmax in float32: the last digit of a sum just above one, seen in the result where its term is one."""
+
+    def __init__(
+        self, run: Callable[..., Any], shape: Sequence[int], dim: int, dtype: torch.dtype, device: torch.device, *, log: bool
+    ) -> None:
+        self._log = log
+        if not log and dtype != torch.float32:
+            raise ProbeError(
+                "A softmax of {} does not show the last digit of its denominator. Probe float32; or log_softmax, which shows it.".format(
+                    str(dtype).removeprefix("torch.")
+                )
+            )
+        if not shape or not -len(shape) <= dim < len(shape):
+            raise ProbeError(f"An operand of shape {list(shape)} has not the dimension {dim}.")
+        at = dim % len(shape)
+        self._order = [*(d for d in range(len(shape)) if d != at), at]
+        self._sizes = [shape[d] for d in self._order]
+        super().__init__(run, dtype, device, shape[at], math.prod(shape) // max(1, shape[at]))
+        self._small = math.log(_SWAMPED)
+
+    def together(self, triples: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.bool_]:
+        """See `arithmetic.orders.triples.Together`; `rows` are those that may be used."""
+        found = np.zeros(len(triples), np.bool_)
+        back = np.argsort(self._order).tolist()
+        for begin in range(0, len(triples), len(rows)):
+            part = triples[begin : begin + len(rows)]
+            values = np.full((self.rows, self.terms), -80.0)
+            values[:, 0] = 0.0
+            used = np.asarray(rows[: len(part)])
+            values[used] = -200.0
+            values[used[:, None], part[:, 1:]] = self._small
+            values[used, part[:, 0]] = 0.0
+            result = self.call(self.tensor(values).reshape(self._sizes).permute(back).contiguous())
+            if tuple(result.shape) != tuple(self._sizes[i] for i in back):
+                raise ProbeError("The operator returns no softmax: its result has another shape than its operand.")
+            flat = result.permute(self._order).reshape(self.rows, self.terms).to("cpu", torch.float64).numpy()
+            seen = flat[used, part[:, 0]]
+            found[begin : begin + len(part)] = seen < (0.0 if self._log else 1.0)
+        return found

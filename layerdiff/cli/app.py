@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "show": "layerdiff.cli.show",
     "report": "layerdiff.cli.report",
     "judge": "layerdiff.cli.judge",
+    "probe": "layerdiff.cli.probe",
     "inspect": "layerdiff.cli.inspect_trace",  # a module named inspect would hide the standard library's
     "recover": "layerdiff.cli.recover",
     "demo": "layerdiff.cli.demo",

@@ -17,6 +17,7 @@ from layerdiff.cli.streams import out
 COMMANDS: Final = {
     "record": "layerdiff.cli.record",
     "diff": "layerdiff.cli.diff",
+    "order": "layerdiff.cli.order",
     "show": "layerdiff.cli.show",
     "report": "layerdiff.cli.report",
     "judge": "layerdiff.cli.judge",

@@ -58,7 +58,7 @@ def run(
     output: Path | None,
     json: str | None,
 ) -> int:
-    """Find the order in which a kernel of this machine adds: its summation tree.
+    """Find the order in which a kernel of this machine adds.
 
     OPERATOR is sum, mean, dot, mv, mm, matmul, bmm, linear, addmm, baddbmm, conv1d to conv3d, softmax, log_softmax,
     layer_norm, all_reduce (started by torchrun), or module:function of your own.

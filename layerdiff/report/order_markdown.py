@@ -10,7 +10,7 @@ from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import count
 from layerdiff.rows.order import mark_of
 from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
-from layerdiff.rows.order_ladder import number
+from layerdiff.rows.order_ladder import is_skipped, number
 
 _CANDIDATES: Final = 12
 _ALSO: Final = 8
@@ -64,13 +64,13 @@ def _tests(analysis: Analysis) -> Iterator[str]:
     yield "| | test | outcome | measured | allowed | |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for test in analysis.tests:
-        if test.outcome == "not asked":
+        if is_skipped(test):
             continue
         name = f"**{text(test.name)}**" if test.decided else text(test.name)
         decided = "▸ " if test.decided else ""
         cells = (decided + text(test.rung), name, test.outcome, number(test.measured), number(test.allowed), text(test.statement))
         yield f"| {' | '.join(cells)} |"
-    skipped = [f"{test.rung} {test.name}" for test in analysis.tests if test.outcome == "not asked"]
+    skipped = [f"{test.rung} {test.name}" for test in analysis.tests if is_skipped(test)]
     if skipped:
         yield f"\nNot asked: {text(', '.join(skipped))}."
     yield ""
@@ -88,7 +88,7 @@ def _candidates(analysis: Analysis) -> Iterator[str]:
         yield f"| {name} | {text(one.arithmetic)} | {count(one.made)} of {count(one.tried)} | {'makes them all' if one.won else ''} |"
     left = len(analysis.hypotheses) - len(shown)
     if left > 0:
-        yield f"\n{count(left)} more were tried and make fewer; `layerdiff order --json` lists them."
+        yield f"\n{count(left)} more are in the JSON (`--json FILE`)."
     if analysis.tried:
         yield f"\nTried: {'; '.join(text(one) for one in analysis.tried)}."
     yield ""

@@ -16,12 +16,15 @@ from layerdiff.rows.order_candidates import candidate_lines
 from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
 from layerdiff.rows.order_ladder import ladder_lines
 from layerdiff.rows.section import LABEL, heading, labelled, said
+from layerdiff.rows.summation_tree import tree_lines
 from layerdiff.rows.tones import MARKS, Line, Mark, Segment, Tone, line
 
 Side = Literal["both", "reference", "target"]
 LEAST: Final = 40
 """Cells that lines are made for at least; narrower screens cut them."""
 _MARKS: Final = {shown.word: shown for shown in MARKS.values()}
+_HARMLESS: Final = ("identical", "order-exact", "order-consistent")
+"""Beside advice for both, these need none of their own."""
 _SIDES: Final = {"reference": Tone.REFERENCE, "target": Tone.TARGET}
 
 
@@ -97,14 +100,17 @@ def _one(report: OrderReport, analysis: Analysis, width: int, *, alone: bool) ->
         error_lines(analysis, width),
         term_lines(analysis, width),
         profile_lines(analysis, width),
+        _tree(analysis, width),
     ):
         lines = list(part)
         if lines:
             yield line()
             yield from lines
-    known = report.advice if len(report.analyses) > 1 and not alone else ()
-    own_advice = (*analysis.advice, *(report.advice if len(report.analyses) == 1 or alone else ()))
-    yield from _advice(tuple(dict.fromkeys(text for text in own_advice if text not in known)), width)
+    beside = len(report.analyses) > 1 and not alone
+    if beside and report.advice and analysis.verdict in _HARMLESS:
+        return
+    advice = (*analysis.advice, *(() if beside else report.advice))
+    yield from _advice(tuple(dict.fromkeys(text for text in advice if not beside or text not in report.advice)), width)
 
 
 def _added(analysis: Analysis, width: int) -> Iterator[Line]:
@@ -118,6 +124,13 @@ def _added(analysis: Analysis, width: int) -> Iterator[Line]:
     looked = "all compared" if whole else f"{count(analysis.compared)} compared ({visible(analysis.sampled)})"
     telling = f"; {count(analysis.informative)} tell orders apart" if analysis.informative else ""
     yield from labelled("results", f"{count(analysis.results)}, {looked}{telling}", width)
+
+
+def _tree(analysis: Analysis, width: int) -> Iterator[Line]:
+    if analysis.tree is None:
+        return
+    yield heading("the tree", width, visible(analysis.winners[0].name) if analysis.winners else "")
+    yield from (line("  ", *drawn.segments) for drawn in tree_lines(analysis.tree, width - 2))
 
 
 def _advice(advice: tuple[str, ...], width: int) -> Iterator[Line]:

@@ -8,7 +8,7 @@ from typing import Final
 from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis
 from layerdiff.arithmetic.orders.race import ENOUGH
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
-from layerdiff.rows.figures import amount, count
+from layerdiff.rows.figures import count
 from layerdiff.rows.section import bar, heading, labelled
 from layerdiff.rows.tones import Line, Tone, line
 
@@ -24,7 +24,8 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     if not analysis.hypotheses:
         return
     winners, others = analysis.winners, [one for one in analysis.hypotheses if not one.won]
-    shown = [*winners[:_WINNERS], *others[:_OTHERS]]
+    useful = [one for one in others[:_OTHERS] if one.made] or others[:1]
+    shown = [*winners[:_WINNERS], *useful]
     yield heading("candidate orders", width, "results made bit for bit, of those tried")
     made = [f"{count(one.made)} of {count(one.tried)}" for one in shown]
     numbers = max(map(len, made))
@@ -32,13 +33,14 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     cells = max(8, min(32, (width - name - numbers - 9) // 2))
     for one, text in zip(shown, made, strict=True):
         yield from _candidate(one, fit(text, numbers, align="right"), name, cells, width)
-    more = len(winners) - _WINNERS, len(others) - _OTHERS
+    more = len(winners) - _WINNERS, len(others) - len(useful)
     if more[0] > 0:
-        yield from labelled("", f"and {count(more[0])} more that make them all: these results do not tell them apart", width, tone=Tone.DIM)
+        yield line((f"    and {count(more[0])} more that make them all: these results do not tell them apart", Tone.DIM))
     if more[1] > 0:
-        rest = others[_OTHERS:]
+        rest = others[len(useful) :]
         best = max(rest, key=lambda one: one.share)
-        yield line((f"    {amount(more[1], 'more', 'more')}, the best of them {count(best.made)} of {count(best.tried)}", Tone.DIM))
+        words = f"{count(more[1])} more are in the JSON, the best of them {count(best.made)} of {count(best.tried)}"
+        yield line((f"    {words}", Tone.DIM))
     yield from _gap(analysis, width)
     if analysis.tried:
         yield from labelled("tried", " · ".join(visible(text) for text in analysis.tried), width)
@@ -52,7 +54,7 @@ def _candidate(one: Hypothesis, made: str, name: int, cells: int, width: int) ->
     rest = ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, one.kind)) if text)
     room = width - name - cells - len(made) - 10
     yield line(
-        (f"  {glyph} ", tone), (fit(visible(one.name), name + 2), Tone.STRONG if one.won else Tone.PLAIN),
+        (f"  {glyph} ", tone), (fit(shorten(visible(one.name), name), name + 2), Tone.STRONG if one.won else Tone.PLAIN),
         (filled, tone), (empty, Tone.FAINT),
         (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {shorten(rest, max(0, room))}", Tone.DIM),
     )  # fmt: skip

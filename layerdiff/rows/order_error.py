@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from layerdiff.arithmetic.orders.analysis import Analysis, TermRange
 from layerdiff.arithmetic.residual import ZMAX_LIMIT, ZRMS_LIMIT
 from layerdiff.rows.cells import fit, visible, wrap
-from layerdiff.rows.figures import count, figure
+from layerdiff.rows.figures import count
 from layerdiff.rows.order_ladder import number
 from layerdiff.rows.section import LABEL, heading, labelled
 from layerdiff.rows.tones import Line, Segment, Tone, line
@@ -19,8 +20,13 @@ _HEIGHT: Final = 5
 _TICKS: Final = (-12, -6, 0, 6, 12)
 _STRIP: Final = 96
 _NEAR: Final = 0.1
-"""How near to -1 or 1 a term is called missing or counted twice."""
+"""How near to -1 or 1 terms are called missing or counted twice, where noise does not blur more."""
 _RIGHT: Final = "─"
+_TERM: Final = ("·", "")
+_SIGMAS: Final = 6.0
+"""How many times its noise c must be before a stretch is called anything but right."""
+_HARMLESS: Final = ("identical", "order-exact", "order-consistent")
+"""Rounding has a direction, too: what it does to c is no fault where the verdict is none."""
 
 
 def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
@@ -28,9 +34,10 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     known = not math.isnan(analysis.zrms)
     if analysis.histogram is None and not known:
         return
-    yield heading("how far off", width, "error of each result in units of sigma, the spread that rounding makes")
+    yield heading("how far off", width, "error over sigma · log counts · beyond 12 at the ends")
     over = known and (analysis.zrms > ZRMS_LIMIT or analysis.zmax > ZMAX_LIMIT)
-    tone = Tone.FAULT if over else Tone.WITHIN
+    bad = Tone.NOTICE if analysis.verdict == "precision" else Tone.FAULT
+    tone = bad if over else Tone.WITHIN
     if analysis.histogram:
         yield from _histogram(analysis.histogram, tone, width)
     if known:
@@ -38,7 +45,7 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
             within = value <= limit
             yield line(
                 (f"  {fit(label, LABEL - 2)}", Tone.DIM), (number(value), Tone.STRONG), f" of {number(limit)} allowed  ",
-                ("✓ within" if within else "▲ over", Tone.WITHIN if within else Tone.FAULT),
+                ("✓ within" if within else "▲ over", Tone.WITHIN if within else bad),
             )  # fmt: skip
     if analysis.chain is not None and analysis.terms:
         chain = count(round(analysis.chain)) if analysis.chain < 1e6 else number(analysis.chain)
@@ -48,12 +55,12 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
         )
     if analysis.slope is not None:
         t = "" if analysis.slope_t is None else f", t {number(analysis.slope_t)}"
-        yield from labelled("slope", f"{figure(analysis.slope)} of the result itself{t}", width)
+        yield from labelled("slope", f"{number(analysis.slope)} of the result itself{t}", width)
 
 
 def _histogram(bins: Sequence[tuple[float, int]], tone: Tone, width: int) -> Iterator[Line]:
     """Bars of eighths on a log scale of counts, over an axis of z."""
-    room = max(16, min(96, width - LABEL - 2))
+    room = max(16, min(98, width - LABEL - 2))
     pooled = -(-len(bins) // room)
     counts = [sum(number for _, number in bins[i : i + pooled]) for i in range(0, len(bins), pooled)]
     wide = max(1, room // len(counts))
@@ -80,15 +87,16 @@ def _histogram(bins: Sequence[tuple[float, int]], tone: Tone, width: int) -> Ite
 
 def term_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     """A strip over the terms, and each stretch that is not right."""
-    ranges, terms = analysis.ranges, analysis.terms
-    if not ranges or terms < 1:
+    terms = analysis.terms
+    if not analysis.ranges or terms < 1:
         return
     yield heading("terms", width, "c: -1 is missing, 0 right, +1 counted twice")
-    wrong = [stretch for stretch in ranges if not _is_right(stretch)]
+    ranges = _joined(analysis.ranges)
+    wrong = [] if analysis.verdict in _HARMLESS else [stretch for stretch in ranges if _kind(stretch) is not None]
     if not wrong:
-        largest = max(ranges, key=lambda stretch: abs(stretch.share))
-        noise = f", where rounding makes {number(largest.noise)}" if math.isfinite(largest.noise) and largest.noise > 0 else ""
-        yield from labelled("", f"✓ every term is there, and once: |c| at most {number(abs(largest.share))}{noise}", width)
+        largest = max(analysis.ranges, key=lambda stretch: abs(stretch.share))
+        noise = f", where noise of this size makes {largest.noise:.2g}" if math.isfinite(largest.noise) and largest.noise > 0 else ""
+        yield from labelled("", f"✓ every term is there, and once: |c| at most {abs(largest.share):.2g}{noise}", width)
         return
     cells = min(_STRIP, width - LABEL - len(count(terms)) - 1, terms)
     strip: list[Segment] = []
@@ -100,41 +108,67 @@ def term_lines(analysis: Analysis, width: int) -> Iterator[Line]:
             strip.append(Segment(glyph, tone))
     yield line((f"  {fit('0', LABEL - 3, align='right')} ", Tone.DIM), *strip, (f" {count(terms)}", Tone.DIM))
     for stretch in wrong:
-        glyph, word = _kind(stretch)
-        where = f"{count(stretch.first)} to {count(stretch.last - 1)}"
+        glyph, word = _kind(stretch) or _TERM
+        where = f"[{stretch.first}, {stretch.last})"
         part = _part(stretch, terms)
         yield line(
             (f"  {glyph * 2} ", Tone.FAULT), (fit(where, 18), Tone.STRONG), (fit(word, 15), Tone.FAULT),
-            f"c {stretch.share:+.4g}", (f" ± {number(stretch.noise)}", Tone.DIM), (f"   {part}" if part else "", Tone.PLAIN),
+            f"c {stretch.share:+.4g}", (f" ± {stretch.noise:.2g}", Tone.DIM), (f"   {part}" if part else "", Tone.PLAIN),
         )  # fmt: skip
 
 
-def _is_right(stretch: TermRange) -> bool:
-    return not abs(stretch.share) > stretch.noise
-
-
-def _kind(stretch: TermRange) -> tuple[str, str]:
-    """The glyph and word of a stretch that is not right."""
-    if abs(stretch.share + 1) <= _NEAR:
+def _kind(stretch: TermRange) -> tuple[str, str] | None:
+    """The glyph and word of a stretch that is not right; None for one that is."""
+    if not abs(stretch.share) > _SIGMAS * stretch.noise:
+        return None
+    near = max(_NEAR, _SIGMAS * stretch.noise)
+    if abs(stretch.share + 1) <= near:
         return "╳", "missing"
-    if abs(stretch.share - 1) <= _NEAR:
+    if abs(stretch.share - 1) <= near:
         return "╪", "counted twice"
     return "≁", "too large" if stretch.share > 0 else "too small"
+
+
+def _joined(ranges: Sequence[TermRange]) -> list[TermRange]:
+    """Neighbours of one kind as one stretch: the mean of c, and the noise of that mean."""
+    joined: list[TermRange] = []
+    for kind, group in groupby(ranges, key=_kind):
+        for run in _runs(list(group), kind is not None):
+            lengths = [stretch.last - stretch.first for stretch in run]
+            whole = sum(lengths) or 1
+            share = sum(length * stretch.share for length, stretch in zip(lengths, run, strict=True)) / whole
+            noise = math.sqrt(sum((length * stretch.noise) ** 2 for length, stretch in zip(lengths, run, strict=True))) / whole
+            joined.append(TermRange(run[0].first, run[-1].last, share, noise))
+    return joined
+
+
+def _runs(group: list[TermRange], wrong: bool) -> list[list[TermRange]]:
+    """Stretches that follow each other; right ones stay apart, since their c is not drawn."""
+    if not wrong:
+        return [[stretch] for stretch in group]
+    runs: list[list[TermRange]] = []
+    for stretch in group:
+        if runs and runs[-1][-1].last == stretch.first:
+            runs[-1].append(stretch)
+        else:
+            runs.append([stretch])
+    return runs
 
 
 def _kind_at(ranges: Sequence[TermRange], term: float) -> tuple[str, Tone]:
     for stretch in ranges:
         if stretch.first <= term < stretch.last:
-            return (_RIGHT, Tone.WITHIN) if _is_right(stretch) else (_kind(stretch)[0], Tone.FAULT)
+            kind = _kind(stretch)
+            return (_RIGHT, Tone.WITHIN) if kind is None else (kind[0], Tone.FAULT)
     return "·", Tone.FAINT
 
 
 def _part(stretch: TermRange, terms: int) -> str:
-    """`part 2 of 4` where a stretch is one of equal parts."""
+    """`part 1 of 4, counted from 0` where a stretch is one of equal parts."""
     length = stretch.last - stretch.first
     if length < 1 or length == terms or terms % length or stretch.first % length:
         return ""
-    return f"part {stretch.first // length + 1} of {terms // length}"
+    return f"part {stretch.first // length} of {terms // length}, counted from 0"
 
 
 def profile_lines(analysis: Analysis, width: int) -> Iterator[Line]:

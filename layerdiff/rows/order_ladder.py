@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
@@ -9,14 +10,16 @@ from typing import Final
 from layerdiff.arithmetic.orders.analysis import Analysis, Test
 from layerdiff.rows.cells import cell_width, fit, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import count, figure
+from layerdiff.rows.figures import count, exact
 from layerdiff.rows.section import heading, labelled
 from layerdiff.rows.tones import Line, Tone, line
 
 _OUTCOMES: Final = {"holds": "✓ holds", "fails": "– fails", "not asked": "· not asked"}
-_OUTCOME: Final = 9
+_OUTCOME: Final = 11
 _INDENT: Final = 6
 """Mark and rung."""
+_ELSEWHERE: Final = ("terms", "accumulator", "informative", "ranges", "terms_bad", "part", "parts")
+"""Evidence that other parts say."""
 _BESIDE: Final = 44
 """Cells from which on a sentence stands beside its test, and not below."""
 
@@ -27,7 +30,10 @@ def number(value: float | None) -> str:
         return ""
     if float(value).is_integer() and abs(value) < 1e7:
         return count(int(value))
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 else figure(value)
+    if 1e6 <= abs(value) < math.inf:
+        mantissa, exponent = f"{value:.3g}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < math.inf else exact(float(f"{value:.4g}"))
 
 
 def ladder_lines(analysis: Analysis, tone: Tone, width: int) -> Iterator[Line]:
@@ -35,21 +41,26 @@ def ladder_lines(analysis: Analysis, tone: Tone, width: int) -> Iterator[Line]:
     if not analysis.tests:
         return
     yield heading("the tests", width, "in the order asked · ▸ decided")
-    asked = [test for test in analysis.tests if test.outcome != "not asked"]
+    asked = [test for test in analysis.tests if not is_skipped(test)]
     figures = [_figures(test) for test in asked]
     wide = max((cell_width(text) for text in figures), default=0)
     longest = max((cell_width(visible(test.name)) for test in asked), default=0)
     name = max(12, min(longest, width - _INDENT - _OUTCOME - wide - 4))
     beside = width - _INDENT - name - _OUTCOME - wide - 8
-    for skipped, group in groupby(analysis.tests, key=lambda test: test.outcome == "not asked"):
+    for skipped, group in groupby(analysis.tests, key=is_skipped):
         if skipped:
             yield from _skipped(list(group), width)
         else:
             for test in group:
                 yield from _asked(test, tone, name, wide, beside, width)
-    evidence = " · ".join(facts(analysis.evidence))
+    evidence = " · ".join(facts({key: value for key, value in analysis.evidence.items() if key not in _ELSEWHERE}))
     if evidence:
         yield from labelled("evidence", evidence, width, lines=6)
+
+
+def is_skipped(test: Test) -> bool:
+    """Whether there is nothing to say of a test that was not asked."""
+    return test.outcome == "not asked" and not test.decided and not test.statement
 
 
 def _figures(test: Test) -> str:

@@ -59,6 +59,7 @@ TENSOR_ACTIONS: Final = (
     Action("right_square_bracket", "next_value", "]", "next value", "The next value of this site"),
     Action("left_square_bracket", "previous_value", "[", "", "The value of this site before"),
     Action("c", "calls", "c", "calls", "The operator calls around this value"),
+    Action("o", "order", "o", "", "How this operator call added up: a defect, or another order of the same sum"),
     Action("d", "dark", "d", "", "Light or dark"),
     Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
     Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
@@ -71,12 +72,24 @@ OPERATOR_ACTIONS: Final = (
     Action("enter", "open", "enter", "open", "The values of the chosen call; of a module, its own calls"),
     Action("v", "values", "v", "values", "The values of the chosen call"),
     Action("u", "outer", "u", "outer", "The calls of the enclosing module"),
+    Action("o", "order", "o", "order", "How the chosen call added up: a defect, or another order of the same sum"),
     Action("a", "details", "a", "all known", "All that is known of the chosen call"),
     Action("d", "dark", "d", "", "Light or dark"),
     Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
     Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
 )
 """On the operators screen."""
+
+ORDER_ACTIONS: Final = (
+    Action("tab,p", "next_side", "tab p", "side", "Both together, the reference, the target"),
+    Action("shift+tab", "previous_side", "⇧tab", "", "To the side before"),
+    Action("n", "next_part", "n", "next part", "Scroll to the next part of the text"),
+    Action("N", "previous_part", "N", "", "Scroll to the part before"),
+    Action("d", "dark", "d", "", "Light or dark"),
+    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
+    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+)
+"""On the order screen."""
 
 MOVES: Final = (
     ("↑ ↓  k j", "one line"),

@@ -14,7 +14,18 @@ from layerdiff.rows.order_error import error_lines, term_lines
 from layerdiff.rows.order_ladder import ladder_lines, number
 from layerdiff.rows.section import bar, heading
 from layerdiff.rows.tones import Line, Tone
-from tests.rows.order_reports import all_reports, bf16_partials, dropped_split, no_order, other_order, own_mm, single, split_k, too_few
+from tests.rows.order_reports import (
+    all_reports,
+    bf16_partials,
+    dropped_split,
+    no_order,
+    not_valid,
+    other_order,
+    own_mm,
+    single,
+    split_k,
+    too_few,
+)
 
 REPORTS = all_reports()
 
@@ -59,9 +70,9 @@ def test_what_was_added() -> None:
     made = said(single(no_order()))
     assert "operands     [512, 4096] bf16 · [4096, 1024] bf16 → [512, 1024] bf16" in made
     assert "terms        4096 a result" in made
-    assert "accumulator  fp32, assumed" in made
+    assert "accumulator  float32, assumed" in made
     assert "results      524,288, 65,536 compared (64 of 512 rows, evenly spaced); 640 tell orders apart" in made
-    assert "accumulator  fp32, as said by the device file" in said(single(dropped_split()))
+    assert "accumulator  float32, as said by the device file" in said(single(dropped_split()))
 
 
 def test_the_deciding_test_is_marked_in_the_tone_of_the_verdict() -> None:
@@ -69,18 +80,28 @@ def test_the_deciding_test_is_marked_in_the_tone_of_the_verdict() -> None:
     marked = [line for line in lines if line.plain.startswith("▸")]
     assert 1 == len(marked)
     assert (
-        "▸   7 structure of the error                         ✓ holds    -0.998 of 0.008    c is -0.998 from term 1024 to 2047, "
-        "where rounding makes at most 0.008" == marked[0].plain
+        "▸   7 structure tests and fits                        ✓ holds       -0.998 of 0.006    c is -0.998 over [1024, 2048), "
+        "where noise makes 0.006" == marked[0].plain
     )
     assert Tone.FAULT == marked[0].segments[0].tone
-    assert "    · not asked: 8 the bound of the widest accumulator" == lines[-1].plain
+    assert "      · not asked" not in text(lines)
+    assert "    · not asked: 6 less precision, bit by bit, 7 structure tests and fits" in text(
+        list(ladder_lines(split_k(), Tone.WITHIN, 100))
+    )
+
+
+def test_a_test_that_could_not_be_asked_says_why() -> None:
+    lines = [line.plain.rstrip() for line in ladder_lines(not_valid(), Tone.UNKNOWN, 100)]
+    at = next(i for i, line in enumerate(lines) if line.startswith("▸"))
+    assert "▸   4 error over sigma                                · not asked" == lines[at]
+    assert "      4096 terms times the unit of bfloat16 is 16, over 0.25: not valid" == lines[at + 1]
 
 
 def test_on_a_narrow_screen_a_sentence_goes_below_its_test() -> None:
     lines = [line.plain.rstrip() for line in ladder_lines(split_k(), Tone.WITHIN, 80)]
     at = next(i for i, line in enumerate(lines) if line.startswith("▸"))
-    assert "▸   5 a candidate order at the declared accumulator  ✓ holds           0 of 0" == lines[at]
-    assert "      split-K 4 makes 2735 of 2735 informative results; 20 are needed" == lines[at + 1]
+    assert "▸   5 orders at the declared accumulator, bit by bit  ✓ holds      0 of 0.0001" == lines[at]
+    assert "      split-K 4 makes all 2735 of 2735 results that tell orders apart; the" == lines[at + 1]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +112,12 @@ def test_on_a_narrow_screen_a_sentence_goes_below_its_test() -> None:
         (57.0, "57"),
         (524_288.0, "524,288"),
         (1.5, "1.5"),
+        (12_345.6, "12,346"),
+        (1_031_000.4, "1.03e6"),
+        (float("inf"), "inf"),
         (0.01312345, "0.01312"),
-        (3.7e9, "3.70e9"),
-        (2e-6, "2.00e-6"),
+        (3.7e9, "3.7e9"),
+        (2e-6, "2e-6"),
     ],
 )
 def test_figures_of_the_ladder(value: float | None, expected: str) -> None:
@@ -109,7 +133,7 @@ def test_winners_are_marked_with_their_other_names_and_the_gap() -> None:
     made = text(list(candidate_lines(split_k(), 100)))
     assert "  ≡ split-K 4 " in made and "2735 of 2735  fp32" in made
     assert "    the same as blocks of 1024" in made
-    assert "213 more, the best of them 38 of 64" in made
+    assert "    5 more are in the JSON, the best of them 37 of 64" in made
     assert "gap          the next, split-K 4, parts in a tree, misses 34 of 2735" in made
     assert "tried        185 × fp32 · 36 × fused units of 4 to 32 products" in made
     assert "never tried  any other order" in made
@@ -153,7 +177,7 @@ def test_the_histogram_stands_over_its_axis() -> None:
 def test_what_is_over_its_limit_is_said_in_words() -> None:
     made = text(list(error_lines(dropped_split(), 100)))
     assert "  rms          370,000 of 1.5 allowed  ▲ over" in made
-    assert "  chain        as 2.40e14 additions in fp32 one after the other would make; this sum has 4096" in made
+    assert "  chain        as 2.4e14 additions in float32 one after the other would make; this sum has 4096" in made
     assert "  largest      2.1 of 12 allowed  ✓ within" in text(list(error_lines(own_mm(), 100)))
 
 
@@ -162,7 +186,7 @@ def test_missing_terms_are_drawn_where_they_are() -> None:
     strip = lines[1].partition("0 ")[2].removesuffix(" 4096")
     assert 64 == len(strip)
     assert "─" * 16 + "╳" * 16 + "─" * 32 == strip
-    assert "  ╳╳ 1024 to 2047      missing        c -0.998 ± 0.008   part 2 of 4" == lines[2]
+    assert "  ╳╳ [1024, 2048)      missing        c -0.998 ± 0.0014   part 1 of 4, counted from 0" == lines[2]
 
 
 @pytest.mark.parametrize(
@@ -172,11 +196,26 @@ def test_every_kind_of_stretch_has_a_glyph_and_a_word(share: float, glyph: str, 
     one = replace(dropped_split(), ranges=(TermRange(0, 2048, share, 0.01), TermRange(2048, 4096, 0.0, 0.01)))
     lines = [line.plain for line in term_lines(one, 100)]
     assert glyph in lines[1]
-    assert lines[2].startswith(f"  {glyph}{glyph} 0 to 2047") and word in lines[2]
+    assert lines[2].startswith(f"  {glyph}{glyph} [0, 2048)") and word in lines[2]
+
+
+def test_neighbours_of_one_kind_are_one_stretch_with_the_noise_of_their_mean() -> None:
+    ranges = tuple(TermRange(k, k + 64, share, 0.04) for k, share in zip(range(0, 256, 64), (0.96, 1.04, 0.01, -1.02), strict=True))
+    lines = [line.plain for line in term_lines(replace(dropped_split(), ranges=ranges, terms=256), 100)]
+    assert [
+        "  ╪╪ [0, 128)          counted twice  c +1 ± 0.028   part 0 of 2, counted from 0",
+        "  ╳╳ [192, 256)        missing        c -1.02 ± 0.04   part 3 of 4, counted from 0",
+    ] == lines[2:]
+
+
+def test_what_rounding_does_to_terms_is_no_fault_where_the_verdict_is_none() -> None:
+    one = replace(split_k(), ranges=(TermRange(0, 2048, -1e-7, 1e-9), TermRange(2048, 4096, -2e-7, 1e-9)))
+    assert "✓ every term is there, and once: |c| at most 2e-07" in text(list(term_lines(one, 100)))
+    assert "≁≁ [0, 4096)" in text(list(term_lines(replace(one, verdict="unexplained"), 100)))
 
 
 def test_all_terms_there() -> None:
-    assert "✓ every term is there, and once: |c| at most 0, where rounding makes 0.007" in said(single(split_k()))
+    assert "✓ every term is there, and once: |c| at most 1.1e-06, where noise of this size makes 2.2e-06" in said(single(split_k()))
 
 
 def test_a_concentrated_error_is_said_with_a_glyph() -> None:
@@ -224,4 +263,23 @@ def test_a_heading_leaves_its_note_out_where_there_is_no_room() -> None:
 def test_a_test_without_figures() -> None:
     one = replace(split_k(), tests=(Rung("1", "comparable", None, None, "holds", True, ""), Rung("2", "x", 3.0, None, "fails", False, "")))
     lines = [line.plain.rstrip() for line in ladder_lines(one, Tone.SAME, 80)]
-    assert ["▸   1 comparable    ✓ holds", "    2 x             – fails    3"] == lines[1:]
+    assert ["▸   1 comparable    ✓ holds", "    2 x             – fails      3"] == lines[1:]
+
+
+def test_the_tree_of_the_winner_is_drawn() -> None:
+    made = said(single(own_mm()), 80)
+    assert "── the tree ── probed tree of torch.mm ──" in made
+    assert "  1024 terms: 5 chains of 192 and one of 64, added in order" in made
+    assert "  ├──────A──────┼──────B──────┼" in made
+
+
+def test_candidates_that_make_nothing_are_not_listed() -> None:
+    none = tuple(Hypothesis(f"order {i}", (), "fp32", "declared", 0, 64, False) for i in range(5))
+    lines = [line.plain for line in candidate_lines(replace(dropped_split(), hypotheses=none), 100)]
+    assert "order 0" in lines[1] and "order 1" not in "".join(lines)
+    assert "    4 more are in the JSON, the best of them 0 of 64" == lines[2]
+
+
+def test_a_long_name_does_not_run_into_its_bar() -> None:
+    long = Hypothesis("many " * 20, (), "fp32", "declared", 1, 2, False)
+    assert "…  ━" in text(list(candidate_lines(replace(dropped_split(), hypotheses=(long,)), 80)))

@@ -191,6 +191,12 @@ class OperatorsScreen(Drilled):
         if self.row is not None:
             self.app.push_screen(TensorScreen(self._rows, self.row, self._traces))
 
+    def action_order(self) -> None:
+        """See actions."""
+        from layerdiff.tui.screens.order import open_order
+
+        open_order(self, self._rows, self.row, self._traces)
+
     def action_outer(self) -> None:
         """See actions."""
         above = enclosing(self._rows, self._module)

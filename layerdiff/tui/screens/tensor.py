@@ -336,6 +336,12 @@ class TensorScreen(Drilled):
 
         open_operators(self, self._rows, self._row, self._traces)
 
+    def action_order(self) -> None:
+        """See actions."""
+        from layerdiff.tui.screens.order import open_order
+
+        open_order(self, self._rows, self._row, self._traces)
+
     def action_go_to(self) -> None:
         """See actions."""
         if self.examined is not None and not self.query(SearchBox):

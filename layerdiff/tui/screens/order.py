@@ -1,0 +1,247 @@
+"""`OrderScreen`: how one operator call added up, and why that is a defect or only another order.
+
+The call is added up again by a worker, from the traces. It cannot be stopped in the middle of a sum: escape leaves the screen at
+once, and what still comes of it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, ClassVar, Final
+
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+from textual.screen import Screen
+from textual.worker import get_current_worker
+
+from layerdiff.arithmetic.orders.analysis import OrderReport
+from layerdiff.errors import LayerdiffError
+from layerdiff.rows.cells import cell_width, shorten, visible, wrap
+from layerdiff.rows.figures import span
+from layerdiff.rows.operators import is_operator
+from layerdiff.rows.order import Side, order_lines, sides_of, title_line
+from layerdiff.rows.order_of_row import order_of_row
+from layerdiff.rows.table import Rows
+from layerdiff.rows.tones import Line, Tone, line
+from layerdiff.rows.traces import Traces
+from layerdiff.tui.actions import ORDER_ACTIONS, Action
+from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.widgets.footer import KeyBar
+from layerdiff.tui.widgets.scrolled import ScrolledLines
+
+_SOON_S: Final = 0.5
+"""Before that nothing is said of how long it takes."""
+_TICK_S: Final = 0.25
+_TONES: Final = {"both": Tone.ACCENT, "reference": Tone.REFERENCE, "target": Tone.TARGET}
+
+
+def open_order(screen: Screen[Any], rows: Rows, row: int | None, traces: Traces) -> None:
+    """Open how the call at `row` added up; says so where it is no operator call."""
+    if row is None:
+        return
+    if not is_operator(rows, row):
+        screen.notify("only an operator call adds up: choose one (c lists those inside a module)", timeout=4)
+        return
+    name = rows.names.full(int(rows.tree.place_of[row]))
+    screen.app.push_screen(OrderScreen(name, lambda: order_of_row(traces, rows.comparison, row)))
+
+
+class OrderHead(Head):
+    """The call and its verdict, and whose sum is shown."""
+
+    report: OrderReport | None = None
+    name_of_call = ""
+    side: Side = "both"
+    _targets: tuple[tuple[int, int, Side], ...] = ()
+
+    @dataclass
+    class Chosen(Message):
+        """A side was clicked."""
+
+        side: Side
+
+    def lines_at(self, width: int) -> Sequence[Line]:
+        """Two lines."""
+        if self.report is None:
+            return [line((f" {shorten(self.name_of_call, max(1, width - 2), at='middle')}", Tone.TITLE))]
+        sides = sides_of(self.report)
+        title = title_line(self.report, width)
+        if len(sides) == 1:
+            operands = visible(self.report.analyses[0].operands.replace("->", "→"))
+            return [title, line((f" {operands}", Tone.DIM)).clipped(width)]
+        segments: list[tuple[str, Tone]] = []
+        at, targets = 0, []
+        for name in sides:
+            here = name == self.side
+            label = "both together" if name == "both" else name
+            segments += [
+                ("▐" if here else " ", _TONES[name]),
+                (label, _TONES[name] if here else Tone.DIM),
+                ("▌" if here else " ", _TONES[name]),
+            ]
+            targets.append((at, at + cell_width(label) + 2, name))
+            at += cell_width(label) + 2
+        self._targets = tuple(targets)
+        return [title, line(*segments).clipped(width)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the side under the pointer."""
+        for first, end, side in self._targets:
+            if event.y == 1 and first <= event.x < end:
+                self.post_message(self.Chosen(side))
+
+
+class OrderScreen(Drilled):
+    """One call, added up again."""
+
+    DEFAULT_CSS = """
+    OrderScreen { layout: vertical; background: $background; }
+    """
+    ACTIONS: ClassVar[Sequence[Action]] = ORDER_ACTIONS
+    WORDS = (
+        ("tests", "asked in this order; the first that decides gives the verdict, and is marked ▸"),
+        ("candidate", "an order of additions and the arithmetic of each: run again on the recorded operands, and held against the bits"),
+        ("tell orders apart", "results whose exact value lies so near the middle between two numbers that the order decides"),
+        ("gap", "how many results the next best candidate misses: what makes a name sure"),
+        ("σ, sigma", "the spread that rounding makes of this sum, by formula"),
+        ("rms, largest", "error over sigma: root mean square, and the largest of all results"),
+        ("chain", "how many additions one after the other would make this error"),
+        ("c", "how much of a stretch of terms is missing (-1) or counted twice (+1)"),
+    )
+    BINDINGS = [  # noqa: RUF012  # textual's way
+        *(Binding(action.keys, action.name, action.long, show=False, priority="tab" in action.keys) for action in ORDER_ACTIONS),
+    ]
+
+    @dataclass
+    class Analysed(Message):
+        """The call was added up again."""
+
+        report: OrderReport
+
+    @dataclass
+    class Failed(Message):
+        """It cannot be; `why` is a sentence for the user."""
+
+        why: str
+
+    def __init__(self, name: str, analyse: Callable[[], OrderReport]) -> None:
+        """`name` of the call; `analyse` adds it up again, and is run by a worker. It may raise LayerdiffError."""
+        super().__init__()
+        self._name_of_call, self._analyse = name, analyse
+        self._began = monotonic()
+        self.report: OrderReport | None = None
+        self.why: str | None = None
+        self.side: Side = "both"
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        head = OrderHead()
+        head.name_of_call = self._name_of_call
+        yield head
+        yield ScrolledLines()
+        yield KeyBar(ORDER_ACTIONS)
+
+    def on_mount(self) -> None:
+        """Begin, once the screen is painted."""
+        self.query_one(ScrolledLines).focus()
+        self._ticking = self.set_interval(_TICK_S, self._words)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._began = monotonic()
+        self._run()
+
+    @work(thread=True, exclusive=True, group="order", exit_on_error=False)
+    def _run(self) -> None:
+        worker = get_current_worker()
+        message: Message
+        try:
+            message = self.Analysed(self._analyse())
+        except (LayerdiffError, OSError) as error:
+            message = self.Failed(str(error))
+        except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
+            message = self.Failed(f"the analysis stopped: {type(error).__name__}: {error}")
+        if not worker.is_cancelled:
+            self.post_message(message)
+
+    def on_order_screen_analysed(self, message: Analysed) -> None:
+        """Show it."""
+        self.report = message.report
+        self._finish()
+
+    def on_order_screen_failed(self, message: Failed) -> None:
+        """Say why."""
+        self.why = message.why
+        self._finish()
+
+    def _finish(self) -> None:
+        self._ticking.stop()
+        self._words()
+
+    def _words(self) -> None:
+        head = self.query_one(OrderHead)
+        head.report, head.side = self.report, self.side
+        head.refresh()
+        self.query_one(ScrolledLines).show(self._lines)
+
+    def _lines(self, width: int) -> list[Line]:
+        if self.report is not None:
+            return order_lines(self.report, width, side=self.side)
+        if self.why is not None:
+            return [line((text, Tone.NOTICE)) for text in wrap(f"∅ {visible(self.why)}", width, lines=12)]
+        elapsed = monotonic() - self._began
+        if elapsed < _SOON_S:
+            return []
+        return [line(("adding it up again, in every order that is known", Tone.DIM), (f"   {span(elapsed)}   esc stops", Tone.ACCENT))]
+
+    # actions
+
+    def action_next_side(self) -> None:
+        """See actions."""
+        self._turn(1)
+
+    def action_previous_side(self) -> None:
+        """See actions."""
+        self._turn(-1)
+
+    def _turn(self, by: int) -> None:
+        if self.report is None:
+            return
+        sides = sides_of(self.report)
+        self.side = sides[(sides.index(self.side) + by) % len(sides)]
+        self._words()
+
+    def action_next_part(self) -> None:
+        """See actions."""
+        self._to_part(1)
+
+    def action_previous_part(self) -> None:
+        """See actions."""
+        self._to_part(-1)
+
+    def _to_part(self, by: int) -> None:
+        text = self.query_one(ScrolledLines)
+        at = int(text.scroll_offset.y)
+        parts = [0, *(i for i, made in enumerate(text.lines) if made.plain.startswith(("── ", "▐ ")))]
+        found = [i for i in parts if (i > at if by > 0 else i < at)]
+        if found:
+            text.scroll_to(y=found[0] if by > 0 else found[-1], animate=False)
+
+    def on_order_head_chosen(self, message: OrderHead.Chosen) -> None:
+        """A side was clicked."""
+        self.side = message.side
+        self._words()
+
+    def action_back(self) -> None:
+        """Back to the screen below; what is not done yet is dropped."""
+        self.workers.cancel_node(self)
+        super().action_back()
+
+    def recolor(self) -> None:
+        """Draw everything in the colours of the present theme."""
+        super().recolor()
+        self.query_one(ScrolledLines).refresh()

@@ -6,6 +6,7 @@ what follows no pattern is said node by node.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from layerdiff.arithmetic.orders.parts import How, Part, Run, stride, unfolded
@@ -16,8 +17,9 @@ _LONGEST_PHRASE: Final = 110
 _IRREGULAR: Final = "in no regular order"
 
 
+@lru_cache(maxsize=4)
 def outline(tree: Tree) -> Part:
-    """The tree, folded."""
+    """The tree, folded. The last ones are remembered: a large tree takes seconds, and a screen draws it at every width."""
     return _Folder(tree.canonical).folded
 
 

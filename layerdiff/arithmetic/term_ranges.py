@@ -17,6 +17,7 @@ from layerdiff.arithmetic.residual import Explanation, Residual
 
 _SPLITS: Final = (2, 3, 4, 6, 8, 16, 32)
 """Equal parts of K of which one may be taken with a factor of its own."""
+_CENTRED: Final = 8
 _ROUNDS: Final = 12
 _RANGES: Final = 64
 """More ranges than these are no split that was dropped."""
@@ -35,26 +36,33 @@ def term_range(residual: Residual, parts: Folded) -> Explanation | None:
 
 
 def _scaled_range(residual: Residual, parts: Folded) -> Explanation | None:
-    """One range that is taken with a factor of its own: where c_k is the same, and not zero, over a stretch."""
-    share, weight = shares_of_terms(parts, parts.error / parts.scale)
-    total = np.concatenate([[0.0], np.cumsum(share * weight)])
-    size = np.concatenate([[0.0], np.cumsum(weight)])
+    """One of equal parts of K that is taken with a factor of its own: the part that takes most of the error away."""
     for splits in _SPLITS:
         if parts.terms % splits:
             continue
         edges = np.arange(splits + 1) * (parts.terms // splits)
-        heavy = np.diff(size[edges])
-        c = np.diff(total[edges]) / np.where(heavy > 0, heavy, np.inf)
-        worst = int(np.argmax(np.abs(c) * np.sqrt(heavy)))
+        best, power, factor, change = -1, 0.0, 0.0, np.zeros(())
+        for part in range(splits):
+            here = slice(int(edges[part]), int(edges[part + 1]))
+            made = parts.scale * np.matmul(parts.left[..., here], parts.right[:, here])
+            size, along = float(np.sum(np.square(made))), float(np.sum(parts.error * made))
+            if size > 0 and along * along / size > power:
+                best, power, factor, change = part, along * along / size, along / size, made
+        if best < 0:
+            continue
         found = np.zeros(parts.terms, bool)
-        found[edges[worst] : edges[worst + 1]] = True
-        change = _product_over(parts, found)
-        power = float(np.sum(np.square(change)))
-        factor = float(np.sum(parts.error * change)) / power if power > 0 else 0.0
-        if factor != 0.0 and residual.explained_by(residual.exact + factor * parts.unfold(change)):
-            said = f"Terms {_said(found)} of {parts.terms}{_as_part(found)} are taken {1.0 + factor:.9g} times"
-            statement = f"{said}: with that, the result is within what arithmetic makes."
-            return Explanation("defect", "k-range-scaled", statement, {**_evidence(found), "factor": 1.0 + factor})
+        found[edges[best] : edges[best + 1]] = True
+        for whole, cause, said in (
+            (-1.0, "k-range-missing", "are missing"),
+            (1.0, "k-range-doubled", "are counted twice"),
+            (factor, "k-range-scaled", f"are taken {1.0 + factor:.9g} times"),
+        ):
+            if residual.explained_by(residual.exact + whole * parts.unfold(change)):
+                statement = (
+                    f"Terms {_said(found)} of {parts.terms} {said}{_as_part(found)}: with that, the result is within what arithmetic makes."
+                )
+                evidence = _evidence(found) | ({"factor": 1.0 + factor} if cause == "k-range-scaled" else {})
+                return Explanation("defect", cause, statement, evidence)
     return None
 
 
@@ -107,10 +115,18 @@ def _bad_terms(parts: Folded, sign: float) -> NDArray[np.bool_] | None:
 
 
 def shares_of_terms(parts: Folded, error: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """c_k of an error, and the weight |x_k|^2 |w_k|^2 of each term."""
-    weight = np.square(parts.left).sum((0, 1)) * np.square(parts.right).sum((0, 2))
-    share = np.zeros(parts.terms)
+    """c_k of an error, and the weight |x_k|^2 |w_k|^2 of each term.
+
+    Operands and error are centred along rows and columns first, where there are enough: the terms of one-signed operands all resemble
+    their mean, and a missing term would show in every other.
+    """
+    weight, share = np.zeros(parts.terms), np.zeros(parts.terms)
     for left, right, off in zip(parts.left, parts.right, error, strict=True):
+        if left.shape[0] >= _CENTRED:
+            left, off = left - left.mean(0), off - off.mean(0)
+        if right.shape[1] >= _CENTRED:
+            right, off = right - right.mean(1, keepdims=True), off - off.mean(1, keepdims=True)
+        weight += np.square(left).sum(0) * np.square(right).sum(1)
         share += np.einsum("kn,kn->k", left.T @ off, right)
     return np.where(weight > 0, share / np.where(weight > 0, weight, 1.0), 0.0), weight
 

@@ -4,7 +4,8 @@ make evaluate                                        # everything, which takes a
 make evaluate ARGS="--quick"                         # one of each, a few minutes
 python -m tests.evaluate --sections faults --kinds 'epsilon*' --models llama --dtypes bf16 --layers 0
 
-Sections: `kills` (killed writers), `captures` (made anew), `thresholds` (traces of modules alone), and with operators
+Sections: `kills` (killed writers), `captures` (made anew), `thresholds` (traces of modules alone), `orders` (how one sum was added),
+`variants` (how attention, norms and softmax were computed), and with operators
 `faults` (one at a time), `two` in one model, `everywhere` (one in every layer), `harmless`.
 """
 
@@ -31,6 +32,8 @@ from tests.evaluate.operators import runs
 from tests.evaluate.operators.families import SIZES
 from tests.evaluate.operators.tables import misses, table, totals
 from tests.evaluate.operators.trial import DTYPES, Outcome
+from tests.evaluate.orders import orders
+from tests.evaluate.variants import variants
 from tests.test_captures import expected, found
 
 _TRIALS: dict[str, Callable[[Path, runs.Choice], Iterator[Outcome]]] = {
@@ -39,7 +42,7 @@ _TRIALS: dict[str, Callable[[Path, runs.Choice], Iterator[Outcome]]] = {
     "everywhere": runs.everywhere,
     "harmless": runs.harmless,
 }
-SECTIONS = ("kills", "captures", "thresholds", *_TRIALS)
+SECTIONS = ("kills", "captures", "thresholds", "orders", "variants", *_TRIALS)
 _QUICK = {"sizes": ("tiny",), "seeds": (0,), "layers": (-1,)}
 
 
@@ -121,6 +124,10 @@ def main(arguments: list[str]) -> int:
             wrong += remade(folder)
         if "thresholds" in chosen.sections:
             wrong += thresholds.faulty(folder) + thresholds.clean(folder, 1 if given["seeds"] is None else len(given["seeds"]))
+        if "orders" in chosen.sections:
+            wrong += orders(chosen.quick)
+        if "variants" in chosen.sections:
+            wrong += variants(1 if given["seeds"] is None else len(given["seeds"]), quick=chosen.quick)
         sections = [section for section in _TRIALS if section in chosen.sections]
         if sections:
             more, good = trials(folder, sections, choice)

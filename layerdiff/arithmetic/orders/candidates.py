@@ -18,7 +18,7 @@ from layerdiff.arithmetic.orders.cascade import cascades
 from layerdiff.arithmetic.orders.narrow import Partials, running_sum, sum_of_partials
 from layerdiff.arithmetic.orders.order import Order, blocks, orders, sequential, split
 from layerdiff.arithmetic.orders.replaying import Arithmetic, Begin, Replayed, Unit, replay
-from layerdiff.arithmetic.orders.summing import Taken
+from layerdiff.arithmetic.orders.summing import Array, Taken
 from layerdiff.arithmetic.orders.tree import Tree
 
 Kind = Literal["declared", "unit", "lower"]
@@ -137,7 +137,7 @@ def lower(known: Situation) -> Iterator[Candidate]:
                     run = _running(size, format, through, products, known)
                     yield Candidate(name, said, "lower", run, added=last, cause=f"{short}-accumulator")
     if known.products and not known.exact_products:
-        for said, cut in (("operands cut to tf32", _cut_tf32), ("operands rounded to tf32", _round_tf32)):
+        for said, cut in (("operands cut to tf32", _once(_cut_tf32)), ("operands rounded to tf32", _once(_round_tf32))):
             arithmetic = Arithmetic(known.accumulator, operands=cut)
             for order in orders(known.terms):
                 yield _of(order.name, said, "lower", order, arithmetic, last, "tf32")
@@ -204,9 +204,23 @@ def _running(size: int, format: Format, through: Format | None, products: bool, 
     return lambda taken: running_sum(size, format, through, taken, known.accumulator, products_rounded=products)
 
 
-def _cut_tf32(x: np.ndarray) -> np.ndarray:
+def _once(rounding: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A rounding that remembers the last two operands: all orders of a family are tried on the same."""
+    known: list[tuple[Array, Array]] = []
+
+    def remembered(x: Array) -> Array:
+        for given, made in known:
+            if given is x:
+                return made
+        known[:] = [*known[-1:], (x, rounding(x))]
+        return known[-1][1]
+
+    return remembered
+
+
+def _cut_tf32(x: Array) -> Array:
     return truncate_to(x, TF32)
 
 
-def _round_tf32(x: np.ndarray) -> np.ndarray:
+def _round_tf32(x: Array) -> Array:
     return round_to(x, TF32)

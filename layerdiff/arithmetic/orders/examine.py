@@ -202,7 +202,10 @@ def _race_tests(ran: Race | None, decided: str, most: float) -> list[Test]:
         kinds = ("lower",) if rung == "6" else ("declared", "unit")
         raced = [one for one in ran.standings if one.candidate.kind in kinds]
         if not raced:
-            why = f"no order makes {most:.3g} times the bound" if rung == "5" and most > BEYOND else ""
+            why = ""
+            if rung == "5":
+                few = f"too few results tell orders apart: {ran.informative} of {ran.results}, {ENOUGH} are needed"
+                why = f"no order makes {most:.3g} times the bound" if most > BEYOND else few
             tests.append(Test(rung, name, None, None, "not asked", False, why))
             continue
         best = max(raced, key=lambda one: (one.tried, one.share)) if not mine else raced[0]

@@ -6,13 +6,14 @@ numbers, nothing is certain of the result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.formats import FLOAT32, Format, interval, round_to
+from layerdiff.arithmetic.formats import FLOAT16, FLOAT32, Format, interval, round_to
 from layerdiff.arithmetic.orders.order import How
 from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Array, Taken
@@ -100,14 +101,30 @@ def running_sum(
     if size > 1:
         squares = np.add.reduceat(np.square(products), edges, axis=1).T
         slack = _SIGMAS * sum_sigma(sums, squares, size, accumulator)
+    nearest = _nearest(format)
     for one, off in zip(sums, slack, strict=True):
         whole = total + one
-        if through is not None:
-            whole = round_to(whole, through)
-        total = round_to(whole, format)
+        if through is FLOAT32:
+            whole = whole.astype(np.float32).astype(np.float64)
+        total = nearest(whole)
         if size > 1:
             certain &= _settled(whole, total, off, format)
     return Replayed(total, certain)
+
+
+def _nearest(format: Format) -> Callable[[Array], Array]:
+    """`round_to` for one format without its care for what lies outside the range of normal numbers, which a chain cannot afford."""
+    if format is FLOAT16:
+        return lambda x: x.astype(np.float16).astype(np.float64)
+    drop = np.int64(53 - format.significand_bits)
+    half, one, keep = (np.int64(1) << (drop - 1)) - 1, np.int64(1), ~((np.int64(1) << drop) - 1)
+
+    def nearest(x: Array) -> Array:
+        bits = x.view(np.int64)
+        rounded: Array = ((bits + half + ((bits >> drop) & one)) & keep).view(np.float64)
+        return rounded
+
+    return nearest
 
 
 def _settled(exact: Array, rounded: Array, slack: Array, format: Format) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.formats import FLOAT32, Format, interval, round_to
 from layerdiff.arithmetic.orders.candidates import SHORT, Candidate, Situation, declared, lower, narrow_formats, units
 from layerdiff.arithmetic.orders.narrow import rounded_parts
-from layerdiff.arithmetic.orders.ranks import rank_sum
+from layerdiff.arithmetic.orders.ranks import rank_sum, ways_of
 from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Summing, Taken
 from layerdiff.arithmetic.orders.tree import Tree
@@ -168,8 +168,8 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp])
     tried = [_standing(course, candidate, taken, heat) for candidate in candidates]
     best_first = sorted(range(len(tried)), key=lambda i: -tried[i].share)
     surviving = [i for i in best_first if 2 * tried[i].tried >= heat.size and tried[i].made >= tried[i].tried - 1]
-    last = surviving + [i for i in best_first if i not in surviving][:1]
-    if final.size > heat.size:
+    last = surviving + [i for i in best_first if i not in surviving][:1] if surviving else best_first[:1]
+    if surviving and final.size > heat.size:
         for i in last:
             tried[i] = _standing_in_portions(course, candidates[i], final)
     won = [i for i in surviving if _holds(tried[i])]
@@ -183,18 +183,18 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp])
 def _with_rings(course: Course, ran: Race) -> Race:
     """The race, with rings among the hypotheses: parts added from another rank on in each stretch of the flattened result."""
     known = course.situation
-    where = _spread(course.everything(), MOST)
-    rows = max(1, (1 << 22) // known.terms)
     if known.format not in narrow_formats(known):
         return ran
+    everything = course.everything()
     for parts in RINGS:
         if 2 * parts > known.terms:
             continue
-        made = [
-            rounded_parts(parts, known.format, known.accumulator, course.summing.take(where[begin : begin + rows]))
-            for begin in range(0, where.size, rows)
-        ]
-        rounded, certain = np.concatenate([one[0] for one in made], 1), np.concatenate([one[1] for one in made])
+        where = _spread(everything, HEAT)
+        rounded, certain = _parts(course, parts, where)
+        if not np.all(_made_somehow(rounded, course.recorded[where], known.format) | ~certain):
+            continue
+        where = _spread(everything, MOST)
+        rounded, certain = _parts(course, parts, where)
         if certain.mean() < CERTAIN:
             continue
         found = rank_sum(rounded, course.recorded[where], known.format, certain)
@@ -209,6 +209,20 @@ def _with_rings(course: Course, ran: Race) -> Race:
         best = ran.standings[0] if ran.standings else None
         return replace(ran, winners=(standing,), runner_up=best, standings=(standing, *ran.standings))
     return replace(ran, families=(*ran.families, f"{len(RINGS)} × rings over chunks of the result"))
+
+
+def _parts(course: Course, parts: int, where: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Rounded partial sums [P, m] of results, in portions that fit in memory, and where they are certain."""
+    known, portion = course.situation, max(1, (1 << 22) // course.situation.terms)
+    made = [
+        rounded_parts(parts, known.format, known.accumulator, course.summing.take(where[begin : begin + portion]))
+        for begin in range(0, where.size, portion)
+    ]
+    return np.concatenate([one[0] for one in made], 1), np.concatenate([one[1] for one in made])
+
+
+def _made_somehow(parts: NDArray[np.float64], recorded: NDArray[np.float64], format: Format) -> NDArray[np.bool_]:
+    return np.asarray(np.any([values == recorded for values in ways_of(parts, format).values()], axis=0))
 
 
 def _spread(where: NDArray[np.intp], count: int) -> NDArray[np.intp]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from layerdiff.cli.command import Argument
 from layerdiff.cli.parameters import PATH, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from layerdiff.arithmetic.orders.probe import Probe
     from layerdiff.rows.tones import Line
@@ -41,6 +42,8 @@ PARAMETERS = (
     Option(["--json"], metavar="FILE|-", help="Write the probe as JSON; - is stdout (the drawing is then on stderr)."),
 )
 _WIDEST: Final = 120
+_NARROWEST: Final = 40
+_PATIENCE_SECONDS: Final = 0.5
 
 
 def run(
@@ -61,7 +64,7 @@ def run(
     """Find the order in which a kernel of this machine adds.
 
     OPERATOR is sum, mean, dot, mv, mm, matmul, bmm, linear, addmm, baddbmm, conv1d to conv3d, softmax, log_softmax,
-    layer_norm, all_reduce (started by torchrun), or module:function of your own.
+    layer_norm, rms_norm, all_reduce (started by torchrun), or module:function of your own.
     With --like TRACE, the operator recorded at SITE.
     """
     if like is None and all(_is_file(thing) for thing in things):
@@ -124,8 +127,6 @@ def _probed(
             "probe runs a kernel of torch: pip install 'layerdiff[torch]', or the torch that your device's vendor gives."
         ) from None
 
-    if like is not None:
-        return probe_like(recording, device=device, threads=threads, element=where, most_trees=max(1, trees))
     if thing == "all_reduce":
         from layerdiff.replay.probing_group import group_of_environment, probe_all_reduce
 
@@ -134,7 +135,52 @@ def _probed(
         with group_of_environment(device) as (rank, own):
             found = probe_all_reduce(sizes[0], dtype, device=own)
         return found if rank == 0 else None
-    return probe(thing, sizes, dtype, form=form, dims=dims or None, device=device, threads=threads, element=where, most_trees=max(1, trees))
+    with _progress(thing) as told:
+        if like is not None:
+            return probe_like(recording, device=device, threads=threads, element=where, most_trees=max(1, trees), progress=told)
+        return probe(
+            thing,
+            sizes,
+            dtype,
+            form=form,
+            dims=dims or None,
+            device=device,
+            threads=threads,
+            element=where,
+            most_trees=max(1, trees),
+            progress=told,
+        )
+
+
+@contextmanager
+def _progress(thing: str) -> Iterator[Callable[[int], None] | None]:
+    """How many calls were made, on a terminal, after half a second; how many there will be nobody knows."""
+    import sys
+    import time
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from layerdiff.rows.cells import visible
+
+    columns = (SpinnerColumn(), TextColumn(f"probing {escape(visible(thing))}: {{task.completed:,}} calls"), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("probe", total=None)
+    started = time.monotonic()
+
+    def told(calls: int) -> None:
+        if not bar.live.is_started and time.monotonic() - started > _PATIENCE_SECONDS:
+            bar.start()
+        bar.update(task, completed=calls)
+
+    try:
+        yield told
+    finally:
+        bar.stop()
 
 
 def _numbers(text: str, apart: str, option: str) -> tuple[int, ...]:
@@ -168,7 +214,8 @@ def _width(descriptor: int | None = None) -> int:
     import sys
 
     try:
-        return min(_WIDEST, max(40, os.get_terminal_size(sys.stdout.fileno() if descriptor is None else descriptor).columns))
+        columns = os.get_terminal_size(sys.stdout.fileno() if descriptor is None else descriptor).columns
+        return min(_WIDEST, max(_NARROWEST, columns or 80))
     except (OSError, ValueError):
         return 80
 

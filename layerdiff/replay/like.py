@@ -24,8 +24,8 @@ _FORMS: Final = {
     "aten.mm": "mm", "aten.bmm": "bmm", "aten.matmul": "matmul", "aten.mv": "mv", "aten.dot": "dot", "aten.linear": "linear",
     "aten.addmm": "addmm", "aten.baddbmm": "baddbmm", "aten.sum": "sum", "aten.mean": "mean", "aten._softmax": "softmax",
     "aten.softmax": "softmax", "aten._log_softmax": "log_softmax", "aten.log_softmax": "log_softmax",
-    "aten.native_layer_norm": "layer_norm", "aten.layer_norm": "layer_norm", "aten.convolution": "convolution",
-    "aten._convolution": "convolution",
+    "aten.native_layer_norm": "layer_norm", "aten.layer_norm": "layer_norm", "aten._fused_rms_norm": "rms_norm",
+    "aten.rms_norm": "rms_norm", "aten.convolution": "convolution", "aten._convolution": "convolution",
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _recording(recorded: Recorded, call: int) -> Recording:
     return Recording(site, form, shapes, strides, dtypes.pop(), _dims(form, args), _settings(args) if form == "convolution" else None)
 
 
-_SINGLE: Final = ("sum", "mean", "softmax", "log_softmax", "layer_norm")
+_SINGLE: Final = ("sum", "mean", "softmax", "log_softmax", "layer_norm", "rms_norm")
 
 
 def _whole(thing: Any) -> tuple[int, ...] | None:

@@ -18,14 +18,15 @@ from torch.nn import functional
 
 from layerdiff.arithmetic.formats import format_named
 from layerdiff.arithmetic.orders.probing_scale import ProbeError
+from layerdiff.replay.positive import Denominator, Squares
 from layerdiff.replay.sizes import first_line
-from layerdiff.replay.summing import Convolved, Denominator, Multiplied, Reduced, Summing
+from layerdiff.replay.summing import Convolved, Multiplied, Reduced, Summing
 
 Shape = Sequence[int]
 
 OPERATORS: Final = (
     "sum", "mean", "dot", "mv", "mm", "matmul", "bmm", "linear", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "softmax",
-    "log_softmax", "layer_norm",
+    "log_softmax", "layer_norm", "rms_norm",
 )  # fmt: skip
 """What can be probed by name; also what a callable of the user's can be said to be (`form`). `all_reduce` has a probe of its own."""
 
@@ -122,6 +123,7 @@ _OPERANDS: Final = {
     "mean": (1,),
     "softmax": (1,),
     "log_softmax": (1,),
+    "rms_norm": (1,),
     "layer_norm": (1,),
     "linear": (2, 3),
     "addmm": (3,),
@@ -148,6 +150,9 @@ def summing_of(form: str, given: Given) -> Summing:
         dim = (given.dims or (-1,))[0]
         run = partial(torch.softmax if form == "softmax" else torch.log_softmax, dim=dim) if built_in else given.run
         return Denominator(run, given.shapes[0], dim, dtype, device, log=form == "log_softmax")
+    if form == "rms_norm":
+        run = partial(_rms_norm, given.shapes[0][-1:]) if built_in else given.run
+        return Squares(run, given.shapes[0], dtype, device)
     if form.startswith("conv"):
         return Convolved(given.run, given.shapes[0], given.shapes[1], dtype, device)
     if form in ("addmm", "baddbmm"):
@@ -159,6 +164,10 @@ def summing_of(form: str, given: Given) -> Summing:
     left, right, *rest = given.shapes
     across = -1 if form == "linear" or len(right) == 1 else -2
     return Multiplied(given.run, left, right, across, dtype, device, bias=rest[0] if rest else None, strides=given.strides[:2])
+
+
+def _rms_norm(normalised: Shape, x: Tensor) -> Tensor:
+    return functional.rms_norm(x, list(normalised), None, 1e-5)
 
 
 def _mean_of_layer_norm(normalised: Shape, x: Tensor) -> Tensor:

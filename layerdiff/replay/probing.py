@@ -23,9 +23,10 @@ from layerdiff.arithmetic.orders.probing import MOST_PROBES, ProbeError, Scale, 
 from layerdiff.arithmetic.orders.tree import Tree
 from layerdiff.arithmetic.orders.triples import find_tree_of_triples
 from layerdiff.replay.like import Recording
+from layerdiff.replay.positive import Positive
 from layerdiff.replay.probed_operator import OPERATORS, Given, callable_named, device_name, device_of, dtype_of, resolved, summing_of
 from layerdiff.replay.product_rounding import product_rounding
-from layerdiff.replay.summing import Denominator, Summing
+from layerdiff.replay.summing import Summing
 
 Ints = NDArray[np.int64]
 Shape = Sequence[int]
@@ -50,6 +51,7 @@ def probe(
     most_trees: int = 4,
     most_probes: int = MOST_PROBES,
     name: str | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Probe:
     """The order in which an operator adds.
 
@@ -65,6 +67,7 @@ def probe(
         most_trees: how many groups of outputs are looked at, at most.
         most_probes: where to give up.
         name: of the operator in the result.
+        progress: told the number of each call before it is made.
 
     Raises:
         ProbeError: the operator fails at these shapes, or its order cannot be found; says why.
@@ -81,7 +84,8 @@ def probe(
     started = time.perf_counter()
     with _threads(threads), torch.no_grad():
         summing = summing_of(form, given)
-        found = _denominator(summing) if isinstance(summing, Denominator) else _sums(summing, dtype, element, most_trees, most_probes)
+        summing.progress = progress
+        found = _positive(summing) if isinstance(summing, Positive) else _sums(summing, dtype, element, most_trees, most_probes)
         used = torch.get_num_threads()
     return Probe(
         operator=name or said,
@@ -104,7 +108,13 @@ def probe(
 
 
 def probe_like(
-    recording: Recording, *, device: str = "cpu", threads: int | None = None, element: Sequence[int] | None = None, most_trees: int = 4
+    recording: Recording,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    element: Sequence[int] | None = None,
+    most_trees: int = 4,
+    progress: Callable[[int], None] | None = None,
 ) -> Probe:
     """The order in which this machine's operator adds at the shapes, strides and dtype of a recorded call. Raises ProbeError."""
     operator: str | Callable[..., Any] = recording.form
@@ -130,6 +140,7 @@ def probe_like(
         element=element,
         most_trees=most_trees,
         name=recording.form,
+        progress=progress,
     )
 
 
@@ -155,17 +166,18 @@ def _threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _denominator(summing: Denominator) -> _Result:
+def _positive(summing: Positive) -> _Result:
     asked = 0
 
     def together(triples: Ints) -> NDArray[np.bool_]:
         nonlocal asked
         asked += len(triples)
-        return summing.together(triples, range(summing.rows))
+        return summing.together(triples)
 
+    if summing.terms < 3:
+        raise ProbeError(f"A sum of {summing.terms} has one order only.")
     tree = find_tree_of_triples(together, summing.terms)
-    note = "the order of the denominator, in float32, from which two of three terms meet first"
-    return _Result((FoundTree(tree, summing.element(0, 0), summing.rows),), 0, "unknown", asked, (note,))
+    return _Result((FoundTree(tree, summing.element(0, 0), summing.rows),), 0, "unknown", asked, (summing.note,))
 
 
 def _sums(summing: Summing, dtype: str, element: Sequence[int] | None, most_trees: int, most_probes: int) -> _Result:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ class Summing:
         factor: what a result is multiplied by to give the sum.
         shape: of the result; set by the first call.
         calls: made so far.
+        progress: told that number before each call.
     """
 
     products = False
@@ -46,6 +47,7 @@ class Summing:
         self.shape: tuple[int, ...] = ()
         self.result_dtype = dtype
         self.calls = 0
+        self.progress: Callable[[int], None] | None = None
         if terms < 1 or rows < 1:
             raise ProbeError("An operand without elements has no sum.")
 
@@ -64,6 +66,8 @@ class Summing:
     def call(self, *operands: Tensor) -> Tensor:
         """The result of the operator; counted."""
         self.calls += 1
+        if self.progress is not None:
+            self.progress(self.calls)
         with torch.no_grad():
             try:
                 result = self.run(*operands)
@@ -232,48 +236,3 @@ def _laid(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
     made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device)
     made.copy_(tensor)
     return made
-
-
-_SWAMPED: Final = 0.4 * 2.0**-23
-
-
-class Denominator(Summing):
-    """The denominator of a softmax in float32: the last digit of a sum just above one, seen in the result where its term is one."""
-
-    def __init__(
-        self, run: Callable[..., Any], shape: Sequence[int], dim: int, dtype: torch.dtype, device: torch.device, *, log: bool
-    ) -> None:
-        self._log = log
-        if not log and dtype != torch.float32:
-            raise ProbeError(
-                "A softmax of {} does not show the last digit of its denominator. Probe float32; or log_softmax, which shows it.".format(
-                    str(dtype).removeprefix("torch.")
-                )
-            )
-        if not shape or not -len(shape) <= dim < len(shape):
-            raise ProbeError(f"An operand of shape {list(shape)} has not the dimension {dim}.")
-        at = dim % len(shape)
-        self._order = [*(d for d in range(len(shape)) if d != at), at]
-        self._sizes = [shape[d] for d in self._order]
-        super().__init__(run, dtype, device, shape[at], math.prod(shape) // max(1, shape[at]))
-        self._small = math.log(_SWAMPED)
-
-    def together(self, triples: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.bool_]:
-        """See `arithmetic.orders.triples.Together`; `rows` are those that may be used."""
-        found = np.zeros(len(triples), np.bool_)
-        back = np.argsort(self._order).tolist()
-        for begin in range(0, len(triples), len(rows)):
-            part = triples[begin : begin + len(rows)]
-            values = np.full((self.rows, self.terms), -80.0)
-            values[:, 0] = 0.0
-            used = np.asarray(rows[: len(part)])
-            values[used] = -200.0
-            values[used[:, None], part[:, 1:]] = self._small
-            values[used, part[:, 0]] = 0.0
-            result = self.call(self.tensor(values).reshape(self._sizes).permute(back).contiguous())
-            if tuple(result.shape) != tuple(self._sizes[i] for i in back):
-                raise ProbeError("The operator returns no softmax: its result has another shape than its operand.")
-            flat = result.permute(self._order).reshape(self.rows, self.terms).to("cpu", torch.float64).numpy()
-            seen = flat[used, part[:, 0]]
-            found[begin : begin + len(part)] = seen < (0.0 if self._log else 1.0)
-        return found

@@ -108,6 +108,16 @@ def test_the_denominator_of_a_softmax() -> None:
     assert not torch.equal(result, 1.0 / replayed(sequential(256), terms, fused=False))
 
 
+def test_the_sum_of_squares_of_a_norm() -> None:
+    found = probe("rms_norm", [(16, 1000)])
+    x = operands(16, 1000, 1)[0]
+    total = replayed(found.tree, x.double().T ** 2, fused=False)
+    again = x * torch.rsqrt(total / 1000 + 1e-5)[:, None]
+    assert torch.equal(torch.nn.functional.rms_norm(x, [1000], None, 1e-5), again)
+    wrong = x * torch.rsqrt(replayed(sequential(1000), x.double().T ** 2, fused=False) / 1000 + 1e-5)[:, None]
+    assert not torch.equal(again, wrong)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_outputs_of_more_terms_than_they_count(dtype: str) -> None:
     found = probe("mm", [(16, 1024), (1024, 16)], dtype)
@@ -225,6 +235,10 @@ WRONG = [
     ("fails on operands", lambda: probe("bmm", [(4, 8, 8), (5, 8, 8)])),
     ("does more than add", lambda: probe("layer_norm", [(4, 64)])),
     ("last digit of its denominator", lambda: probe("softmax", [(4, 64)], "bfloat16")),
+    ("one order only", lambda: probe("softmax", [(4, 2)])),
+    ("probe the norm in float32", lambda: probe("rms_norm", [(4, 64)], "bfloat16")),
+    ("another shape than its operand", lambda: probe(lambda x: x.sum(-1), [(4, 64)], form="softmax")),
+    ("last digit does not show", lambda: probe(torch.ones_like, [(4, 64)], form="softmax")),
     ("reach too little", lambda: probe(lambda x: x.float().sum(-1), [(4, 64)], "float8_e4m3fn", dims=(-1,))),
 ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -33,6 +35,7 @@ PARAMETERS = (
     Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout."),
 )
 _DEFECTS: Final = ("broken", "defect", "unexplained")
+_PATIENCE_SECONDS: Final = 0.5
 _WIDTH: Final = 100
 """Cells of a line where no terminal says how wide it is."""
 
@@ -87,9 +90,34 @@ def _analysed(
     from layerdiff.trace.reader import open_trace
 
     traces = [open_trace(path) for path in paths]
-    if len(traces) == 1:
-        return order_of_trace(traces[0], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
-    return order_of_pair(traces[0], traces[1], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
+    with _patience():
+        if len(traces) == 1:
+            return order_of_trace(traces[0], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
+        return order_of_pair(traces[0], traces[1], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """After half a second, say on a terminal that something is going on; nothing of it stays."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Timer
+
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("adding it up again, in every order that is known"), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=None)
+    soon = Timer(_PATIENCE_SECONDS, bar.start)
+    soon.start()
+    try:
+        yield
+    finally:
+        soon.cancel()
+        soon.join()
+        bar.stop()
 
 
 def _trees(path: Path) -> list[tuple[str, Tree]]:

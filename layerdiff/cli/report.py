@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from click import Option
 
 from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET, PATH, UsageError
+
+if TYPE_CHECKING:
+    from layerdiff.saved.comparison import Comparison
 
 _FORMATS = "markdown, json, junit or bundle"
 PARAMETERS = (
@@ -15,13 +19,21 @@ PARAMETERS = (
     Option(["-f", "--format", "format_name"], metavar="FORMAT", default="markdown", show_default=True, help=f"{_FORMATS}."),
     Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout; for a bundle, a new folder."),
     Option(["--site", "chosen"], metavar="SITE", multiple=True, help="Bundle: this call instead of the origins; may be repeated."),
+    Option(["--order", "orders"], metavar="SITE", multiple=True, help="Markdown: how this operator call added up; may be repeated."),
     Option(["--sites"], metavar="N", type=int, default=10, show_default=True, help="Bundle: at most so many origins."),
     MAYBE_PROFILE,
 )
 
 
 def run(
-    first: str, target: str | None, format_name: str, output: Path | None, chosen: tuple[str, ...], sites: int, profile: str | None
+    first: str,
+    target: str | None,
+    format_name: str,
+    output: Path | None,
+    chosen: tuple[str, ...],
+    orders: tuple[str, ...],
+    sites: int,
+    profile: str | None,
 ) -> int:
     """Write the findings as markdown, JSON, JUnit or a bundle.
 
@@ -41,6 +53,8 @@ def run(
         raise UsageError("A bundle is a folder: name one with -o FOLDER.")
     if chosen and not bundle:
         raise UsageError("--site chooses what is bundled: it needs -f bundle.")
+    if orders and format_name != "markdown":
+        raise UsageError(f"--order adds to markdown, not to {format_name}; layerdiff order --json writes it as JSON.")
     comparison = compared_or_saved(first, target, profile)
     if bundle:
         from layerdiff.report.bundle import said, write_bundle
@@ -50,10 +64,20 @@ def run(
         talk(said(written, comparison, chosen=bool(chosen)))
         return code_of(comparison)
     assert reporter is not None
-    made = reporter(comparison)
+    made = _with_orders(comparison, orders) if orders else reporter(comparison)
     if output is None:
         out(made)
     else:
         output.write_text(made, encoding="utf-8")
         talk(f"wrote {output}")
     return code_of(comparison)
+
+
+def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
+    """The markdown, with how the calls at these sites added up."""
+    from layerdiff.judge.order import order_of_pair
+    from layerdiff.report.markdown import as_markdown
+    from layerdiff.trace.reader import open_trace
+
+    reference, target = open_trace(comparison.reference.path), open_trace(comparison.target.path)
+    return as_markdown(comparison, orders=[order_of_pair(reference, target, site) for site in sites])

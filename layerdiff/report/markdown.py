@@ -7,11 +7,13 @@ was cut says how much is missing and which command shows it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
+from layerdiff.report.order_markdown import order_markdown
 from layerdiff.rows.figures import amount, count, exact
 from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
 from layerdiff.rows.grouped import Group, grouped
@@ -29,10 +31,12 @@ _CELL: Final = 160
 """Characters of one cell of an environment."""
 
 
-def as_markdown(comparison: Comparison) -> str:
-    """The comparison as GitHub-flavoured markdown."""
-    sections = (_finding, _origins, _evidence, _notices, _baseline, _coverage, _environment, _reproduce)
-    blocks = ["\n".join(section(comparison)) for section in sections]
+def as_markdown(comparison: Comparison, *, orders: Sequence[OrderReport] = ()) -> str:
+    """The comparison as GitHub-flavoured markdown; `orders` are calls that were added up again, a section each."""
+    first, rest = (_finding, _origins, _evidence), (_notices, _baseline, _coverage, _environment, _reproduce)
+    blocks = ["\n".join(section(comparison)) for section in first]
+    blocks += [order_markdown(report, level=3).rstrip("\n") for report in orders]
+    blocks += ["\n".join(section(comparison)) for section in rest]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

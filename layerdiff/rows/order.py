@@ -70,6 +70,9 @@ def _together(report: OrderReport, width: int) -> Iterator[Line]:
     for text in report.composed:
         yield from labelled("composed", visible(text), width)
     if len(report.analyses) == 1:
+        side = report.analyses[0].side
+        if side:
+            yield from labelled("side", f"the {side}; the other side did not run this call", width, tone=_SIDES.get(side, Tone.PLAIN))
         return
     for analysis in report.analyses:
         own = mark_of(analysis.verdict)

@@ -38,7 +38,7 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     over = known and (analysis.zrms > ZRMS_LIMIT or analysis.zmax > ZMAX_LIMIT)
     bad = Tone.NOTICE if analysis.verdict == "precision" else Tone.FAULT
     tone = bad if over else Tone.WITHIN
-    if analysis.histogram:
+    if analysis.histogram and any(number for _, number in analysis.histogram):
         yield from _histogram(analysis.histogram, tone, width)
     if known:
         for label, value, limit in (("rms", analysis.zrms, ZRMS_LIMIT), ("largest", analysis.zmax, ZMAX_LIMIT)):

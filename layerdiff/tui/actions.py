@@ -35,6 +35,7 @@ ACTIONS: Final = (
     Action("right_square_bracket", "next_call", "]", "", "The same site in the next step or call"),
     Action("left_square_bracket", "previous_call", "[", "", "The same site in the step or call before"),
     Action("c", "calls", "c", "", "The operator calls inside the selected module"),
+    Action("O", "order", "O", "", "How the selected operator call added up: a defect, or another order of the same sum"),
     Action("a", "details", "a", "", "All that is known of the selected site"),
     Action("i", "about", "i", "notices", "Notices, alignment, calls without a partner, both environments"),
     Action("e", "report", "e", "report", "The report as it would be filed"),

@@ -115,3 +115,11 @@ def test_a_trace_without_operators_says_how_to_record(run: Run, tmp_path: Path) 
 def test_a_trace_without_bytes_says_so(run: Run, tmp_path: Path) -> None:
     path = record(tmp_path / "statistics.h5", keep="statistics")
     assert "--keep" in run("order", path, MM, code=2).stderr
+
+
+def test_a_report_may_hold_it(run: Run, runs: tuple[Path, Path]) -> None:
+    done = run("report", *runs, "--order", MM, code=1)
+    heads = [line for line in done.stdout.splitlines() if line.startswith("#")]
+    assert heads.index(f"### Reduction order: defect at `{MM}`") == heads.index("### Evidence") + 1
+    assert "#### Target" in heads
+    assert "--order adds to markdown, not to junit" in run("report", *runs, "-f", "junit", "--order", MM, code=2).stderr

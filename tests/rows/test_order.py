@@ -283,3 +283,13 @@ def test_candidates_that_make_nothing_are_not_listed() -> None:
 def test_a_long_name_does_not_run_into_its_bar() -> None:
     long = Hypothesis("many " * 20, (), "fp32", "declared", 1, 2, False)
     assert "…  ━" in text(list(candidate_lines(replace(dropped_split(), hypotheses=(long,)), 80)))
+
+
+def test_a_call_of_one_side_says_whose_it_is() -> None:
+    assert "side         the target; the other side did not run this call" in said(single(split_k("target")))
+    assert "side  " not in said(single(split_k()))
+
+
+def test_a_histogram_of_nothing_is_not_drawn() -> None:
+    one = replace(split_k(), histogram=tuple((-12.0 + i, 0) for i in range(24)))
+    assert "│" not in text(list(error_lines(one, 80)))

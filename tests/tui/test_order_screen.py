@@ -232,6 +232,15 @@ async def test_from_an_operator_and_from_its_values(compared: Comparison) -> Non
         assert again is not None and again.statement == report.statement
 
 
+async def test_from_the_first_screen(compared: Comparison) -> None:
+    app = LayerdiffApp(compared)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("n", "O")
+        await settled(pilot)
+        report = here(app).report
+        assert report is not None and MM == report.analyses[1].site
+
+
 async def test_a_module_adds_nothing_up_itself(compared: Comparison) -> None:
     app = LayerdiffApp(compared)
     async with app.run_test(size=SIZE) as pilot:

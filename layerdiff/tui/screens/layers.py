@@ -320,6 +320,13 @@ class LayersScreen(Screen[None]):
 
             open_operators(self, self.rows, row, self._traces())
 
+    def action_order(self) -> None:
+        """See actions."""
+        if self.rows is not None and (row := self._row) is not None:
+            from layerdiff.tui.screens.order import open_order
+
+            open_order(self, self.rows, row, self._traces())
+
     def _traces(self) -> Traces:
         """Both traces, opened when they are first read."""
         if self._opened is None:

@@ -1,13 +1,16 @@
 """`OrderScreen`: how one operator call added up, and why that is a defect or only another order.
 
-The call is added up again by a worker, from the traces. It cannot be stopped in the middle of a sum: escape leaves the screen at
-once, and what still comes of it is dropped.
+The call is added up again from the traces, by a thread that nothing waits for: a sum cannot be stopped in its middle, and neither
+escape nor leaving the program may take until its end. What still comes of it is dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 from time import monotonic
 from typing import Any, ClassVar, Final
 
@@ -16,7 +19,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
-from textual.worker import get_current_worker
 
 from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.errors import LayerdiffError
@@ -155,18 +157,31 @@ class OrderScreen(Drilled):
         self._began = monotonic()
         self._run()
 
-    @work(thread=True, exclusive=True, group="order", exit_on_error=False)
-    def _run(self) -> None:
-        worker = get_current_worker()
-        message: Message
+    @work(exclusive=True, group="order", exit_on_error=False)
+    async def _run(self) -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        found: list[Message] = []
+        width = max(1, self.size.width - 3)
+
+        def add_up() -> None:
+            found.append(self._outcome(width))
+            with suppress(RuntimeError):  # the program was left meanwhile
+                loop.call_soon_threadsafe(done.set)
+
+        Thread(target=add_up, daemon=True, name="layerdiff-order").start()
+        await done.wait()
+        self.post_message(found[0])
+
+    def _outcome(self, width: int) -> Message:
+        """What the screen is told, from the thread."""
         try:
-            message = self.Analysed(self._analyse())
+            report = self._analyse()
+            order_lines(report, width)  # what takes long to word is remembered
+            return self.Analysed(report)
         except (LayerdiffError, OSError) as error:
-            message = self.Failed(str(error))
+            return self.Failed(str(error))
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
-            message = self.Failed(f"the analysis stopped: {type(error).__name__}: {error}")
-        if not worker.is_cancelled:
-            self.post_message(message)
+            return self.Failed(f"the analysis stopped: {type(error).__name__}: {error}")
 
     def on_order_screen_analysed(self, message: Analysed) -> None:
         """Show it."""

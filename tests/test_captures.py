@@ -9,8 +9,11 @@ import pytest
 
 from captures.__main__ import make, names
 from captures.recording import HOME
+from layerdiff.arithmetic.orders.probe import open_probe
 from layerdiff.compare import compare_traces
+from layerdiff.judge.order import order_of_pair
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.reader import open_trace
 
 KEPT = [name for name in names() if (HOME / name / "reference.h5").exists() and name != "minilm"]
 
@@ -24,12 +27,19 @@ def found(comparison: Comparison) -> dict[str, object]:
 def expected(name: str) -> dict[str, object]:
     text = json.loads((HOME / name / "expected.json").read_text())
     assert text.pop("what")
+    text.pop("orders", None)
     return dict(text)
+
+
+def orders(name: str) -> dict[str, str]:
+    """What `layerdiff order` must say of a capture: the site, the verdict of both, what must be among the names that hold."""
+    return dict(json.loads((HOME / name / "expected.json").read_text()).get("orders", {}))
 
 
 def test_the_kept_captures_are_these() -> None:
     modules = ["clean_bf16", "epsilon", "masked_row", "rope_base"]
     operators = ["attention_scale", "bf16_partial_sums", "dropped_split_k", "gate_up_swap", "int8_weights", "split_k"]
+    operators += ["probed_mm", "ring_bf16"]
     assert KEPT == sorted([*modules, *operators])
 
 
@@ -38,6 +48,22 @@ def test_what_is_found_is_what_is_expected(name: str) -> None:
     assert found(compare_traces(HOME / name / "reference.h5", HOME / name / "target.h5")) == expected(name)
     for trace in (HOME / name).glob("*.h5"):
         assert trace.stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if orders(name)])
+def test_the_order_is_what_is_expected(name: str) -> None:
+    must = orders(name)
+    traces = [open_trace(HOME / name / f"{side}.h5") for side in ("reference", "target")]
+    trees = ()
+    if "tree" in must:
+        probe = open_probe(HOME / name / must["tree"])
+        trees = ((f"the probed tree of {probe.operator}", probe.tree),)
+    report = order_of_pair(*traces, must["site"], trees=trees)
+    assert must["verdict"] == report.verdict
+    for one in report.analyses:
+        if one.side in must:
+            assert must[one.side] in {name for won in one.winners for name in (won.name, *won.also)}
+    assert must.get("cause") in (None, report.analyses[1].cause)
 
 
 @pytest.mark.parametrize("name", ["epsilon", "minilm", "dropped_split_k"])

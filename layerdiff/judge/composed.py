@@ -45,6 +45,14 @@ class Composed:
     """What the partial sums are kept in before they are added."""
 
     @property
+    def in_order(self) -> bool:
+        """Whether the parts are added one after the other."""
+        text = "0"
+        for number in range(1, len(self.parts)):
+            text = f"({text} + {number})"
+        return text[1:-1] == self.how
+
+    @property
     def product(self) -> Product:
         """All parts side by side."""
         return Product(np.concatenate([part.left for part in self.parts], -1), np.concatenate([part.right for part in self.parts], -2))

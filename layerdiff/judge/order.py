@@ -7,6 +7,7 @@ few of them. Nothing here needs torch, unless an operator has no contract of its
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ ROWS: Final = 512
 COLUMNS: Final = 1024
 BATCHES: Final = 8
 """Rows, columns and matrices of a product that are looked at."""
+_LISTED: Final = 4
+"""Parts of a composed sum that are listed."""
 _SHORT: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 _WORST: Final[tuple[Word, ...]] = (
     *("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "order-exact", "identical"),
@@ -136,17 +139,22 @@ def _analysed(file: TraceFile, call: int, trees: Trees, side: str) -> tuple[Anal
     if composed is None:
         return analyse_call(file, call, trees=trees, side=side), ()
     site = file.site(call)
-    product = composed.product
-    found = examine(_sum_of_product(file, operation, product), trees, site=site, side=side)
     sizes = [part.left.shape[-1] for part in composed.parts]
+    first = run.operation(composed.parts[0].call)
+    given = f"{len(sizes)} × ({_operands(file, first)}), added up" if len(set(sizes)) == 1 else _operands(file, operation)
+    whole = replace(_sum_of_product(file, operation, composed.product), operands=given)
+    found = examine(whole, trees, site=site, side=side)
     whose = f"the {side}" if side else "this run"
     terms = f"{sizes[0]} terms each" if len(set(sizes)) == 1 else f"{', '.join(map(str, sizes))} terms"
     kept = _SHORT.get(composed.dtype, composed.dtype)
-    said = (
-        f"{whose[0].upper()}{whose[1:]} makes this sum in {len(sizes)} calls of {terms}, each rounded to {kept}, and adds {composed.how}.",
-        *(f"part {i}: {file.site(part.call)}" for i, part in enumerate(composed.parts)),
+    listed = [f"part {i}: {file.site(part.call)}" for i, part in enumerate(composed.parts)]
+    if len(listed) > _LISTED:
+        listed[_LISTED - 1 : -1] = ["..."]
+    how = "them in order" if composed.in_order else composed.how
+    return found, (
+        f"{whose[0].upper()}{whose[1:]} makes this sum in {len(sizes)} calls of {terms}, each rounded to {kept}, and adds {how}.",
+        *listed,
     )
-    return found, said
 
 
 def _coverage(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tuple[str, ...]:
@@ -165,7 +173,8 @@ def _coverage(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tup
     ranges, missing = covered_terms(composed, product.right)
     if None in ranges:
         return ()
-    parts = ", ".join(f"{i} is [{at[0]}, {at[1]})" for i, at in enumerate(ranges) if at is not None)
+    each = [f"{i} is [{at[0]}, {at[1]})" for i, at in enumerate(ranges) if at is not None]
+    parts = ", ".join(each if len(each) <= 2 * _LISTED else [*each[:_LISTED], "...", each[-1]])
     left_out = f"; no part has {', '.join(f'[{a}, {b})' for a, b in missing)}" if missing else ""
     return (f"Of the reference's {product.right.shape[0]} terms, part {parts}{left_out}.",)
 

@@ -14,6 +14,9 @@ from layerdiff.arithmetic.term_ranges import shares_of_terms
 
 Array = NDArray[np.float64]
 STRETCHES: Final = 64
+FEWEST: Final = 8
+NOISE: Final = 0.05
+"""Noise of c up to which a stretch is worth showing by itself."""
 _EDGES: Final = np.linspace(-12.0, 12.0, 50)
 _MOST_OF_IT: Final = 0.5
 _FEW_PLACES: Final = 0.05
@@ -28,15 +31,16 @@ def term_ranges(parts: Folded) -> tuple[TermRange, ...]:
     share, weight = shares_of_terms(parts, error)
     share = share * weight
     size = float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
-    edges = np.unique(np.linspace(0, parts.terms, min(STRETCHES, parts.terms) + 1).astype(int))
-    found = []
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        total = float(weight[first:last].sum())
-        if total > 0:
-            found.append(TermRange(first, last, float(share[first:last].sum() / total), size / total**0.5))
-        else:
-            found.append(TermRange(first, last, 0.0, 0.0))
-    return tuple(found)
+    count = min(STRETCHES, parts.terms)
+    while True:  # as many stretches as the noise of each allows to be told apart
+        edges = np.unique(np.linspace(0, parts.terms, count + 1).astype(int))
+        heavy = np.add.reduceat(weight, edges[:-1])
+        noise = size / np.sqrt(np.where(heavy > 0, heavy, np.inf))
+        if count <= FEWEST or float(np.median(noise)) <= NOISE:
+            break
+        count = max(FEWEST, count // 2)
+    made = np.add.reduceat(share, edges[:-1]) / np.where(heavy > 0, heavy, np.inf)
+    return tuple(TermRange(*at) for at in zip(edges[:-1].tolist(), edges[1:].tolist(), made.tolist(), noise.tolist(), strict=True))
 
 
 def slope_of(error: Array, y: Array) -> tuple[float, float] | None:

@@ -122,7 +122,7 @@ def examine(one: Sum, trees: tuple[tuple[str, Tree], ...] = (), *, site: str = "
         profiles_of(np.square(np.where(live, distance, 0.0)), one.axes or _AXES.get(recorded.ndim, ())),
         winner.tree() if isinstance(winner, Order) else winner,
         advice_for(verdict, own.cause, {**own.evidence, "rung": own.rung}),
-        {key: value for key, value in own.evidence.items() if key not in ("result", "chain")},
+        {key: value for key, value in own.evidence.items() if key not in ("result", "chain", "order", "arithmetic", "made", "tried")},
     )
 
 

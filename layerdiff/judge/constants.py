@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.formats import format_named, round_to
 from layerdiff.judge.fused import FusedRows
 from layerdiff.judge.quantised import quantised_width
-from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.recorded import Recorded, row_major
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.schema import ValueKind
@@ -125,6 +125,9 @@ class Constants:
     def _viewed(self, contents: Array, whole: int, value: int) -> Array:
         """The part of `contents`, which stand for a whole constant of the reference, that a view of it shows."""
         base, place = self._runs.reference.place(whole), self._runs.reference.place(value)
+        dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
+        if dense and contents.flags.c_contiguous and place.extent <= contents.size:
+            return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
         extent = max(base.extent, place.extent)
         flat = np.zeros(extent, contents.dtype)
         _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Source, Texts
+from layerdiff.measure.equality import same_bits
 from layerdiff.measure.screening import screen
 from layerdiff.measure.stored_statistics import compare_statistics
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import ValueKind
+from layerdiff.trace.schema import Storage, ValueKind
 
 _NUMBERS = (
     *("equal", "count", "rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "mismatched"),
@@ -39,7 +40,7 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
     try:
         stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
         if stored.reference is not None and stored.target is not None:
-            screening = vars(screen(stored.reference, stored.target))
+            screening = vars(screen(stored.reference, stored.target, same=_views_of_the_same(files, values)))
             if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
                 dtypes = f"{stored.reference.dtype.name} and {stored.target.dtype.name}"
                 return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")
@@ -49,6 +50,18 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))
     return _from_statistics(files, values)
+
+
+def _views_of_the_same(files: Both[TraceFile], values: Both[int]) -> bool:
+    """Whether two values are the same view of stored values with the same bits: nothing has to be put in order to know it."""
+    sides = list(zip(files, values, strict=True))
+    if any(file.values.storage[value] != Storage.VIEW for file, value in sides):
+        return False
+    views = [(file.dtype_name(value), file.text(int(file.values.view[value]))) for file, value in sides]
+    ours, theirs = (file.stored(int(file.values.base[value])) for file, value in sides)
+    if views[0] != views[1] or ours is None or theirs is None or ours.place is None or theirs.place is None:
+        return False
+    return ours.count == theirs.count and same_bits(ours, theirs)
 
 
 def _largest(file: TraceFile, value: int) -> float:

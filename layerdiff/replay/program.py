@@ -100,7 +100,8 @@ def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watc
     try:
         if not operation.complete:
             raise CannotReplay("it was recorded only in part")
-        args = decode(operation.picture, lambda position: memory.read(operation.inputs[position]))
+        writes = bool(operation.writes) or _may_write(operation.name)
+        args = decode(operation.picture, lambda position: memory.read(operation.inputs[position], owned=writes))
         made = _run(run, operation.name, args)
     except KeyError as error:
         results: Mapping[str, Array] = watcher.cannot(operation, f"its operand {error} was not recorded")
@@ -172,6 +173,12 @@ class _Flat:
     defined: Tensor | None
     """Which elements were written; None where all were."""
     version: int
+    borrowed: bool = False
+    """Whether somebody else reads the contents, so that they are copied before they are written to."""
+
+    def own(self) -> None:
+        if self.borrowed:
+            self.contents, self.borrowed = self.contents.clone(), False
 
 
 class _Memory:
@@ -180,27 +187,26 @@ class _Memory:
         self._watcher = watcher
         self._flats: dict[tuple[int, str], _Flat] = {}
 
-    def read(self, value: int) -> Tensor:
-        """The contents of a value, as a view of its memory; what is not known of it comes in."""
+    def read(self, value: int, *, owned: bool = False) -> Tensor:
+        """The contents of a value, as a view of its memory; what is not known of it comes in. `owned`: it may be written to."""
         place = self._run.place(value)
         flat = self._flat(place)
         if flat is None:
-            self._put(place, self._coming(value, place))
+            self.write(value, self._watcher.incoming(value))
         elif flat.defined is not None and not bool((defined := _seen(flat.defined, place)).all()):
-            here = _seen(flat.contents, place)
-            self._put(place, torch.where(defined, here, self._coming(value, place)))
-        return _seen(self._flats[place.memory].contents, place)
-
-    def _coming(self, value: int, place: Place) -> Tensor:
-        coming = self._watcher.incoming(value)
-        _require_size(coming, place)
-        return _own(coming, place)
+            here, coming = _seen(flat.contents, place), self._watcher.incoming(value)
+            _require_size(coming, place)
+            self._put(place, torch.where(defined, here, _tensor(coming, place)))
+        known = self._flats[place.memory]
+        if owned:
+            known.own()
+        return _seen(known.contents, place)
 
     def write(self, value: int, contents: Array) -> None:
-        """Put `contents` where a value lies. What is handed over may be kept, and written to later."""
+        """Put `contents` where a value lies. It is kept where that is possible, and written to later if it is writeable."""
         place = self._run.place(value)
         _require_size(contents, place)
-        self._put(place, _own(contents, place))
+        self._put(place, _tensor(contents, place), borrowed=not np.asarray(contents).flags.writeable)
 
     def accept(self, operation: Operation, results: Mapping[str, Array]) -> None:
         """Put the results of a call where they lie."""
@@ -233,18 +239,19 @@ class _Memory:
         if missing > 0:
             if flat.defined is None:
                 flat.defined = torch.ones(flat.contents.numel(), dtype=torch.bool)
-            flat.contents = torch.cat([flat.contents, flat.contents.new_zeros(missing)])
+            flat.contents, flat.borrowed = torch.cat([flat.contents, flat.contents.new_zeros(missing)]), False
             flat.defined = torch.cat([flat.defined, flat.defined.new_zeros(missing)])
         return flat
 
-    def _put(self, place: Place, contents: Tensor) -> None:
+    def _put(self, place: Place, contents: Tensor, *, borrowed: bool = False) -> None:
         flat = self._flat(place)
-        dense = place.offset == 0 and place.strides == row_major(place.shape)
-        if dense and contents.is_contiguous() and (flat is None or flat.contents.numel() == contents.numel()):
+        if flat is None or flat.contents.numel() == contents.numel():
+            lying = _lying(place, contents)
             # the whole of it, as far as anybody has seen: what lies beyond is added when somebody looks
-            if flat is None or flat.contents.data_ptr() != contents.data_ptr():
-                self._flats[place.memory] = _Flat(contents.reshape(-1), None, place.version)
-            return
+            if lying is not None:
+                if flat is None or flat.contents.data_ptr() != lying.data_ptr():
+                    self._flats[place.memory] = _Flat(lying, None, place.version, borrowed)
+                return
         if flat is None:
             size = place.extent
             flat = _Flat(contents.new_zeros(size), torch.zeros(size, dtype=torch.bool), place.version)
@@ -256,6 +263,7 @@ class _Memory:
         for d, (size, full) in enumerate(zip(once.shape, place.shape, strict=True)):
             if size != full:
                 contents = contents.narrow(d, 0, size)
+        flat.own()
         target = _seen(flat.contents, once)
         if target.data_ptr() != contents.data_ptr() or target.stride() != contents.stride():
             try:
@@ -275,11 +283,40 @@ def _require_size(contents: Array, place: Place) -> None:
         raise CannotReplay(f"a value has the shape {list(np.shape(contents))} in one run and {list(place.shape)} in the other")
 
 
-def _own(contents: Array, place: Place) -> Tensor:
-    """Contents as a tensor of the place's shape and kind, that may be written to."""
+def _lying(place: Place, contents: Tensor) -> Tensor | None:
+    """Contents as one row of memory, where they lie in it as the place says and fill it from its first element on; else None."""
+    if place.offset or place.extent != contents.numel() or not contents.numel():
+        return None
+    if place.strides == row_major(place.shape):
+        return contents.reshape(-1) if contents.is_contiguous() else None
+    strides = zip(place.shape, place.strides, contents.stride(), strict=True)
+    if any(size != 1 and ours != theirs for size, ours, theirs in strides):
+        return None
+    return contents.as_strided((contents.numel(),), (1,))
+
+
+class _Lent:
+    """An array that is read only, as one that is not: torch knows no other, and who writes here owns first."""
+
+    def __init__(self, array: Array) -> None:
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+        self.array = array
+
+
+def _tensor(contents: Array, place: Place) -> Tensor:
+    """Contents as a tensor of the place's shape and kind, in the same memory where that is possible."""
     array = np.asarray(contents)
-    tensor = torch.from_numpy(array if array.flags.writeable else np.array(array))
+    if not array.flags.writeable:
+        array = np.asarray(_Lent(array)) if array.size else np.array(array)
+    tensor = torch.from_numpy(array)
     return tensor.to(_dtype(place.memory[1])).reshape(place.shape)
+
+
+def _may_write(name: str) -> bool:
+    """Whether an operator's name says that it writes to an operand, whatever was recorded of it."""
+    function, _, overload = name.partition(".")[2].partition(".")
+    return function.endswith("_") or "out" in overload
 
 
 def _once(place: Place) -> Place:

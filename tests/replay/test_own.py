@@ -151,3 +151,22 @@ CONVICTED = Own("unexplained", "9: excess over sigma (F4, F8)", 20.0, 1.5, 20.0,
 )
 def test_a_residual_that_the_reference_has_too_convicts_nobody(reference: Own | None, expected: bool) -> None:
     assert expected == excused(CONVICTED, reference)
+
+
+def test_a_large_product_is_sampled_until_it_is_wrong(tmp_path: Path) -> None:
+    x = random(512, 512)
+    found = own(tmp_path / "r.h5", lambda x: x @ x.T, "mm", x)
+    assert found is not None
+    assert "order-consistent" == found.verdict
+    assert found.rung.endswith("; 64 of 512 rows sampled")
+
+    def wrong(result: Any) -> Any:
+        changed = result.clone()
+        changed[205, 17] += 0.25
+        return changed
+
+    found = own(tmp_path / "w.h5", lambda x: x @ x.T, "mm", x, ("aten.mm.default", wrong))
+    assert found is not None
+    assert found.verdict in ("defect", "unexplained")
+    assert 205 * 512 + 17 == found.worst
+    assert 512 * 512 == found.count

@@ -261,3 +261,35 @@ def test_a_literal_has_no_maker_and_a_view_makes_nothing(tmp_path: Path) -> None
     assert recorded.place(given).memory[0] not in recorded.made_memories
     assert recorded.place(inputs["in[1]"]).memory[0] not in recorded.made_memories
     assert recorded.place(inputs["in[0]"]).memory[0] in recorded.made_memories
+
+
+def test_what_is_lent_to_a_program_is_not_written_to(tmp_path: Path) -> None:
+    """A reader keeps what it read: a write in place goes to a copy, through whatever view it is made."""
+    lent: dict[int, Array] = {}
+
+    def lending(watching: Watching) -> None:
+        def incoming(value: int) -> Array:
+            if value not in lent:
+                lent[value] = np.array(contents(watching.run, value), order="K")
+                lent[value].flags.writeable = False
+            return lent[value]
+
+        watching.incoming = incoming  # type: ignore[method-assign]
+
+    def model(x: Tensor, table: Tensor, fresh: Tensor) -> Tensor:
+        fresh.sub_(1.0)  # written to before anything reads it
+        turned = table.t() @ x  # read through a view, then written to through another
+        table[1:].mul_(3.0)
+        table.add_(1.0)
+        return turned + table.t() @ x + fresh.sum()
+
+    watching, made = run(tmp_path, Of(model, table=random(4, 6), fresh=torch.ones(3)), change=lending)
+    before = {value: array.copy() for value, array in lent.items()}
+    table = random(4, 6).double()
+    written = table.clone()
+    written[1:] *= 3.0
+    expected = table.t() @ X.double() + (written + 1.0).t() @ X.double()
+    np.testing.assert_allclose(made, expected.numpy(), rtol=1e-12)
+    for value, array in lent.items():
+        np.testing.assert_array_equal(contents(watching.run, value), array)
+        np.testing.assert_array_equal(before[value], array)

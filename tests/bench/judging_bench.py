@@ -1,0 +1,83 @@
+"""What judging a pair costs, in float64 passes of the forward (one thread, processor time): of equal runs, and where all values differ."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from layerdiff import Recorder, compare_traces
+from tests.bench.record_bench import Row, check_complete
+from tests.evaluate.models import VOCABULARY, Size, llama
+
+FLOOR = 6.0
+LARGE = Size(1024, 2, 512, 1)
+TINY = Size(64, 1, 16, 1)
+
+
+def rows(repeats: int = 3) -> list[Row]:
+    """The table. Takes two minutes."""
+    folder = Path(tempfile.mkdtemp(prefix="layerdiff-bench-"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _judged(folder, TINY, "eager", other_epsilon=True)  # what is imported on the way is no part of it
+        return [_row(folder, attention, other_epsilon, repeats) for attention in ("sdpa", "eager") for other_epsilon in (False, True)]
+    finally:
+        torch.set_num_threads(threads)
+        shutil.rmtree(folder)
+
+
+def _row(folder: Path, attention: str, other_epsilon: bool, repeats: int) -> Row:
+    took, nbytes = zip(*(_judged(folder, LARGE, attention, other_epsilon) for _ in range(repeats)), strict=True)
+    forward = min(_forward(LARGE, attention) for _ in range(repeats))
+    what = "where the first norm has another epsilon, so that every value behind it differs" if other_epsilon else "of equal runs"
+    name = f"judging a pair by operators {what}, hidden 1024, seq 512, 2 layers, {attention} attention"
+    return name, min(took) / forward, FLOOR, f"float64 passes of {forward:.2f} s; {nbytes[0] / 1e6:.0f} MB a trace"
+
+
+def _model(size: Size, attention: str) -> nn.Module:
+    torch.manual_seed(0)
+    return llama(size, attention)
+
+
+def _ids(size: Size) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (size.batch, size.length), generator=torch.Generator().manual_seed(1))
+
+
+def _forward(size: Size, attention: str) -> float:
+    """Seconds of a forward in float64."""
+    model, ids = _model(size, attention).double(), _ids(size)
+    with torch.no_grad():
+        return min(_processor(lambda: model(input_ids=ids)) for _ in range(2))
+
+
+def _judged(folder: Path, size: Size, attention: str, other_epsilon: bool) -> tuple[float, int]:
+    """Seconds that a comparison takes, and the bytes of a trace."""
+    paths = folder / "reference.h5", folder / "target.h5"
+    for path, changed in zip(paths, (False, other_epsilon), strict=True):
+        path.unlink(missing_ok=True)
+        model = _model(size, attention)
+        if changed:
+            model.model.layers[0].input_layernorm.variance_epsilon *= 10  # type: ignore[union-attr, index, operator]
+        with torch.no_grad(), Recorder(path, model, operators=True):
+            model(input_ids=_ids(size))
+        check_complete(path)
+    took = _processor(lambda: compare_traces(*paths))
+    return took, paths[0].stat().st_size
+
+
+def _processor(run: Callable[[], object]) -> float:
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    for name, ratio, floor, note in rows():
+        print(f"{name:150} {ratio:6.2f}  floor {floor}  {note}")

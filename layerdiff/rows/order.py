@@ -67,8 +67,8 @@ def order_lines(report: OrderReport, width: int, *, side: Side = "both") -> list
 def _together(report: OrderReport, width: int) -> Iterator[Line]:
     shown = mark_of(report.verdict)
     yield from said(f"{shown.glyph} {shown.word}", shown.tone, visible(report.statement), width, tone=Tone.STRONG)
-    for text in report.composed:
-        yield from labelled("composed", visible(text), width)
+    for i, text in enumerate(report.composed):
+        yield from labelled("composed" if i == 0 else "", visible(text), width)
     if len(report.analyses) == 1:
         side = report.analyses[0].side
         if side:

@@ -30,9 +30,10 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     made = [f"{count(one.made)} of {count(one.tried)}" for one in shown]
     numbers = max(map(len, made))
     name = min(max(cell_width(visible(one.name)) for one in shown), width * 2 // 5)
-    cells = max(8, min(32, (width - name - numbers - 9) // 2))
+    alike = len(shown) > 1 and len({_how(one) for one in shown}) == 1
+    cells = max(8, min(32, (width - name - numbers - 9) // (1 if alike else 3)))
     for one, text in zip(shown, made, strict=True):
-        yield from _candidate(one, fit(text, numbers, align="right"), name, cells, width)
+        yield from _candidate(one, "" if alike else _how(one), fit(text, numbers, align="right"), name, cells, width)
     more = len(winners) - _WINNERS, len(others) - len(useful)
     if more[0] > 0:
         yield line((f"    and {count(more[0])} more that make them all: these results do not tell them apart", Tone.DIM))
@@ -41,23 +42,32 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
         best = max(rest, key=lambda one: one.share)
         words = f"{count(more[1])} more are in the JSON, the best of them {count(best.made)} of {count(best.tried)}"
         yield line((f"    {words}", Tone.DIM))
+    if alike and _how(shown[0]):
+        yield from labelled("all in", _how(shown[0]), width)
     yield from _gap(analysis, width)
     if analysis.tried:
         yield from labelled("tried", " · ".join(visible(text) for text in analysis.tried), width)
     yield from labelled("never tried", _UNTRIED, width, tone=Tone.DIM)
 
 
-def _candidate(one: Hypothesis, made: str, name: int, cells: int, width: int) -> Iterator[Line]:
+def _how(one: Hypothesis) -> str:
+    """The arithmetic of a candidate, and what sets its kind apart."""
+    return ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, one.kind)) if text)
+
+
+def _candidate(one: Hypothesis, how: str, made: str, name: int, cells: int, width: int) -> Iterator[Line]:
     tone = Tone.DIM if not one.won else Tone.NOTICE if one.kind == "lower" else Tone.WITHIN
     glyph = " " if not one.won else "◆" if one.kind == "lower" else "≡"
     filled, empty = bar(one.share, cells)
-    rest = ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, one.kind)) if text)
     room = width - name - cells - len(made) - 10
     yield line(
         (f"  {glyph} ", tone), (fit(shorten(visible(one.name), name), name + 2), Tone.STRONG if one.won else Tone.PLAIN),
         (filled, tone), (empty, Tone.FAINT),
-        (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {shorten(rest, max(0, room))}", Tone.DIM),
+        (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {shorten(how, max(0, room))}", Tone.DIM),
     )  # fmt: skip
+    cut = [text for text, cells in ((visible(one.name), name), (how, room)) if cell_width(text) > max(0, cells)]
+    if one.won and cut:
+        yield from (line("    ", piece) for piece in wrap(", ".join(text for text in (visible(one.name), how) if text), width - 4, lines=3))
     if one.won and one.also:
         left = len(one.also) - _ALSO
         text = ", ".join(visible(other) for other in one.also[:_ALSO]) + (f", and {left} more names" if left > 0 else "")

@@ -10,7 +10,7 @@ from typing import Final
 from layerdiff.arithmetic.orders.analysis import Analysis, TermRange
 from layerdiff.arithmetic.residual import ZMAX_LIMIT, ZRMS_LIMIT
 from layerdiff.rows.cells import fit, visible, wrap
-from layerdiff.rows.figures import count
+from layerdiff.rows.figures import amount, count
 from layerdiff.rows.order_ladder import number
 from layerdiff.rows.section import LABEL, heading, labelled
 from layerdiff.rows.tones import Line, Segment, Tone, line
@@ -34,11 +34,12 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     known = not math.isnan(analysis.zrms)
     if analysis.histogram is None and not known:
         return
-    yield heading("how far off", width, "error over sigma · log counts · beyond 12 at the ends")
+    drawn = analysis.histogram is not None and any(number for _, number in analysis.histogram)
+    yield heading("how far off", width, "error over sigma" + (" · log counts · beyond 12 at the ends" if drawn else ""))
     over = known and (analysis.zrms > ZRMS_LIMIT or analysis.zmax > ZMAX_LIMIT)
     bad = Tone.NOTICE if analysis.verdict == "precision" else Tone.FAULT
     tone = bad if over else Tone.WITHIN
-    if analysis.histogram and any(number for _, number in analysis.histogram):
+    if analysis.histogram is not None and drawn:
         yield from _histogram(analysis.histogram, tone, width)
     if known:
         for label, value, limit in (("rms", analysis.zrms, ZRMS_LIMIT), ("largest", analysis.zmax, ZMAX_LIMIT)):
@@ -48,11 +49,10 @@ def error_lines(analysis: Analysis, width: int) -> Iterator[Line]:
                 ("✓ within" if within else "▲ over", Tone.WITHIN if within else bad),
             )  # fmt: skip
     if analysis.chain is not None and analysis.terms:
-        chain = count(round(analysis.chain)) if analysis.chain < 1e6 else number(analysis.chain)
+        chain = amount(round(analysis.chain), "addition") if analysis.chain < 1e6 else f"{number(analysis.chain)} additions"
+        chain = "less than one addition" if analysis.chain < 0.5 else chain
         short = visible(analysis.accumulator)
-        yield from labelled(
-            "chain", f"as {chain} additions in {short} one after the other would make; this sum has {count(analysis.terms)}", width
-        )
+        yield from labelled("chain", f"as {chain} in {short} one after the other would make; this sum has {count(analysis.terms)}", width)
     if analysis.slope is not None:
         t = "" if analysis.slope_t is None else f", t {number(analysis.slope_t)}"
         yield from labelled("slope", f"{number(analysis.slope)} of the result itself{t}", width)
@@ -180,13 +180,14 @@ def profile_lines(analysis: Analysis, width: int) -> Iterator[Line]:
         shares = [share if math.isfinite(share) else 0.0 for share in profile.shares][: max(8, width - LABEL)]
         top = max([*shares, 2 / max(1, len(shares))])
         bars = "".join(_EIGHTHS[max(1 if share > 0 else 0, round(8 * share / top))] for share in shares)
-        words, tone = visible(profile.statement), Tone.FAULT if profile.concentrated else Tone.DIM
+        marked = profile.concentrated and analysis.verdict not in _HARMLESS
+        words, tone = visible(profile.statement), Tone.FAULT if marked else Tone.DIM
         words = f"▲ {words}" if profile.concentrated else words
         beside = width - LABEL - len(bars) - 3
         first, *rest = [words, ""] if len(words) <= beside else ["", *wrap(words, width - LABEL, lines=3)]
         yield line(
             (f"  {fit(visible(profile.axis), LABEL - 2)}", Tone.DIM),
-            (bars, tone if profile.concentrated else Tone.WITHIN),
+            (bars, tone if marked else Tone.WITHIN),
             (f"  {first}", tone),
         )
         yield from (line(" " * LABEL, (more, tone)) for more in rest if more)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from layerdiff.arithmetic.orders.analysis import Analysis, Test
-from layerdiff.rows.cells import cell_width, fit, visible, wrap
+from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import count, exact
 from layerdiff.rows.section import heading, labelled
 from layerdiff.rows.tones import Line, Tone, line
 
 _OUTCOMES: Final = {"holds": "✓ holds", "fails": "– fails", "not asked": "· not asked"}
-_OUTCOME: Final = 11
 _INDENT: Final = 6
 """Mark and rung."""
 _ELSEWHERE: Final = ("terms", "accumulator", "informative", "ranges", "terms_bad", "part", "parts")
@@ -42,17 +41,14 @@ def ladder_lines(analysis: Analysis, tone: Tone, width: int) -> Iterator[Line]:
         return
     yield heading("the tests", width, "in the order asked · ▸ decided")
     asked = [test for test in analysis.tests if not is_skipped(test)]
-    figures = [_figures(test) for test in asked]
-    wide = max((cell_width(text) for text in figures), default=0)
-    longest = max((cell_width(visible(test.name)) for test in asked), default=0)
-    name = max(12, min(longest, width - _INDENT - _OUTCOME - wide - 4))
-    beside = width - _INDENT - name - _OUTCOME - wide - 8
+    columns = _columns(asked, width)
     for skipped, group in groupby(analysis.tests, key=is_skipped):
         if skipped:
             yield from _skipped(list(group), width)
         else:
             for test in group:
-                yield from _asked(test, tone, name, wide, beside, width)
+                text = "" if test.decided and test.statement == analysis.statement else visible(test.statement)
+                yield from _asked(test, text, tone, columns, width)
     evidence = " · ".join(facts({key: value for key, value in analysis.evidence.items() if key not in _ELSEWHERE}))
     if evidence:
         yield from labelled("evidence", evidence, width, lines=6)
@@ -69,17 +65,40 @@ def _figures(test: Test) -> str:
     return number(test.measured) if test.allowed is None else f"{number(test.measured)} of {number(test.allowed)}"
 
 
-def _asked(test: Test, tone: Tone, name: int, wide: int, beside: int, width: int) -> Iterator[Line]:
-    text = visible(test.statement)
+class _Columns(NamedTuple):
+    """Widths in cells; 0 where there is no room, and what would stand there goes below."""
+
+    name: int
+    outcome: int
+    figures: int
+    sentence: int
+
+
+def _columns(asked: Sequence[Test], width: int) -> _Columns:
+    name = max((cell_width(visible(test.name)) for test in asked), default=0)
+    outcome = max((cell_width(_OUTCOMES[test.outcome]) for test in asked), default=0)
+    figures = max((cell_width(_figures(test)) for test in asked), default=0)
+    rest = width - _INDENT - outcome - 2
+    if name + figures + 2 > rest:
+        return _Columns(min(name, rest), outcome, 0, 0)
+    sentence = rest - name - figures - 6
+    return _Columns(name, outcome, figures, sentence if sentence >= _BESIDE else 0)
+
+
+def _asked(test: Test, text: str, tone: Tone, columns: _Columns, width: int) -> Iterator[Line]:
+    """A test on a line, and its sentence, which is left out where it stands at the head of everything."""
     strong, quiet = (Tone.STRONG, Tone.PLAIN) if test.decided else (Tone.PLAIN, Tone.DIM)
-    room = beside if beside >= _BESIDE else width - _INDENT - 2
-    pieces = wrap(text, max(10, room), lines=6)
-    first = pieces.pop(0) if pieces and beside >= _BESIDE else ""
-    indent = width - room if beside >= _BESIDE else _INDENT
+    figures = _figures(test)
+    if not columns.figures and figures:
+        text = f"{figures} · {text}" if text else figures
+    pieces = wrap(text, max(10, columns.sentence or width - _INDENT), lines=6)
+    first = pieces.pop(0) if pieces and columns.sentence else ""
+    indent = width - columns.sentence if columns.sentence else _INDENT
     yield line(
         ("▸ " if test.decided else "  ", tone), (fit(visible(test.rung), 3, align="right") + " ", Tone.DIM),
-        (fit(visible(test.name), name + 2), strong), (fit(_OUTCOMES[test.outcome], _OUTCOME), tone if test.decided else Tone.PLAIN),
-        (fit(_figures(test), wide + 2, align="right"), strong), (f"    {first}" if first else "", quiet),
+        (fit(shorten(visible(test.name), columns.name), columns.name + 2), strong),
+        (fit(_OUTCOMES[test.outcome], columns.outcome), tone if test.decided else Tone.PLAIN),
+        (fit(figures, columns.figures + 2, align="right") if columns.figures else "", strong), (f"    {first}" if first else "", quiet),
     )  # fmt: skip
     yield from (line(" " * indent, (piece, quiet)) for piece in pieces)
 

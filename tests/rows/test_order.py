@@ -10,7 +10,7 @@ from layerdiff.arithmetic.orders.analysis import Hypothesis, OrderReport, TermRa
 from layerdiff.arithmetic.orders.analysis import Test as Rung
 from layerdiff.rows.order import mark_of, order_lines, sides_of, title_line
 from layerdiff.rows.order_candidates import candidate_lines
-from layerdiff.rows.order_error import error_lines, term_lines
+from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
 from layerdiff.rows.order_ladder import ladder_lines, number
 from layerdiff.rows.section import bar, heading
 from layerdiff.rows.tones import Line, Tone
@@ -80,7 +80,7 @@ def test_the_deciding_test_is_marked_in_the_tone_of_the_verdict() -> None:
     marked = [line for line in lines if line.plain.startswith("▸")]
     assert 1 == len(marked)
     assert (
-        "▸   7 structure tests and fits                        ✓ holds       -0.998 of 0.006    c is -0.998 over [1024, 2048), "
+        "▸   7 structure tests and fits                        ✓ holds   -0.998 of 0.006    c is -0.998 over [1024, 2048), "
         "where noise makes 0.006" == marked[0].plain
     )
     assert Tone.FAULT == marked[0].segments[0].tone
@@ -100,8 +100,15 @@ def test_a_test_that_could_not_be_asked_says_why() -> None:
 def test_on_a_narrow_screen_a_sentence_goes_below_its_test() -> None:
     lines = [line.plain.rstrip() for line in ladder_lines(split_k(), Tone.WITHIN, 80)]
     at = next(i for i, line in enumerate(lines) if line.startswith("▸"))
-    assert "▸   5 orders at the declared accumulator, bit by bit  ✓ holds      0 of 0.0001" == lines[at]
+    assert "▸   5 orders at the declared accumulator, bit by bit  ✓ holds  0 of 0.0001" == lines[at]
     assert "      split-K 4 makes all 2735 of 2735 results that tell orders apart; the" == lines[at + 1]
+
+
+def test_on_a_narrow_screen_long_figures_go_before_the_sentence() -> None:
+    lines = [line.plain.rstrip() for line in ladder_lines(dropped_split(), Tone.FAULT, 77)]
+    at = next(i for i, line in enumerate(lines) if "bit by bit  – fails" in line)
+    assert "    5 orders at the declared accumulator, bit by bit  – fails" == lines[at]
+    assert "      0.9375 of 0.0001 · the best, split-K 4, fp32, makes 4 of 64" == lines[at + 1]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +270,7 @@ def test_a_heading_leaves_its_note_out_where_there_is_no_room() -> None:
 def test_a_test_without_figures() -> None:
     one = replace(split_k(), tests=(Rung("1", "comparable", None, None, "holds", True, ""), Rung("2", "x", 3.0, None, "fails", False, "")))
     lines = [line.plain.rstrip() for line in ladder_lines(one, Tone.SAME, 80)]
-    assert ["▸   1 comparable    ✓ holds", "    2 x             – fails      3"] == lines[1:]
+    assert ["▸   1 comparable  ✓ holds", "    2 x           – fails  3"] == lines[1:]
 
 
 def test_the_tree_of_the_winner_is_drawn() -> None:
@@ -278,6 +285,39 @@ def test_candidates_that_make_nothing_are_not_listed() -> None:
     lines = [line.plain for line in candidate_lines(replace(dropped_split(), hypotheses=none), 100)]
     assert "order 0" in lines[1] and "order 1" not in "".join(lines)
     assert "    4 more are in the JSON, the best of them 0 of 64" == lines[2]
+
+
+def test_the_name_of_a_winner_is_never_cut() -> None:
+    name, how = "4 partial sums in bf16, added in a ring in 4 chunks", "chunks begin at rank 1, 2, 3, 0"
+    ring = Hypothesis(name, (), how, "lower", 64, 64, True)
+    loser = Hypothesis(name, (), "another way that is as long", "lower", 3, 64, False)
+    lines = [line.plain for line in candidate_lines(replace(bf16_partials(), hypotheses=(ring, loser)), 80)]
+    assert "    4 partial sums in bf16, added in a ring in 4 chunks, chunks begin at rank 1," == lines[2]
+    assert "    2, 3, 0, less precision" == lines[3]
+
+
+def test_one_arithmetic_of_all_is_said_once() -> None:
+    alike = tuple(Hypothesis(f"order {i}", (), "fp32, what is added comes last", "declared", 30 - i, 30, i == 0) for i in range(3))
+    made = text(list(candidate_lines(replace(split_k(), hypotheses=alike), 80)))
+    assert "  all in       fp32, what is added comes last" in made
+    assert 1 == made.count("what is added comes last")
+
+
+def test_a_sentence_at_the_head_is_not_said_again_by_its_test() -> None:
+    one = dropped_split()
+    same = replace(one, tests=tuple(replace(test, statement=one.statement) if test.decided else test for test in one.tests))
+    assert 1 == said(single(same), 200).count(one.statement)
+    assert one.statement in text(list(ladder_lines(replace(same, statement="another"), Tone.FAULT, 200)))
+
+
+def test_what_sits_in_one_place_is_no_alarm_where_the_verdict_is_none() -> None:
+    harmless = [made for made in profile_lines(replace(dropped_split(), verdict="order-exact"), 120) if "▲" in made.plain]
+    fault = [made for made in profile_lines(dropped_split(), 120) if "▲" in made.plain]
+    assert ([Tone.DIM], [Tone.FAULT]) == tuple([made.segments[-1].tone for made in found] for found in (harmless, fault))
+
+
+def test_a_chain_of_less_than_one_addition() -> None:
+    assert "chain        as less than one addition in float32" in text(list(error_lines(replace(split_k(), chain=0.2), 100)))
 
 
 def test_a_long_name_does_not_run_into_its_bar() -> None:

@@ -101,7 +101,7 @@ def test_on_a_narrow_screen_a_sentence_goes_below_its_test() -> None:
     lines = [line.plain.rstrip() for line in ladder_lines(split_k(), Tone.WITHIN, 80)]
     at = next(i for i, line in enumerate(lines) if line.startswith("▸"))
     assert "▸   5 orders at the declared accumulator, bit by bit  ✓ holds  0 of 0.0001" == lines[at]
-    assert "      split-K 4 makes all 2735 of 2735 results that tell orders apart; the" == lines[at + 1]
+    assert "      split-K 4 makes all 2735 of 2735 results that tell orders apart; the next" == lines[at + 1]
 
 
 def test_on_a_narrow_screen_long_figures_go_before_the_sentence() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from layerdiff.arithmetic.orders.probe import Probe
+    from layerdiff.replay.like import Recording
     from layerdiff.rows.tones import Line
 
 PARAMETERS = (
@@ -127,7 +128,7 @@ def _probed(
             "probe runs a kernel of torch: pip install 'layerdiff[torch]', or the torch that your device's vendor gives."
         ) from None
 
-    if thing == "all_reduce":
+    if thing == "all_reduce" and like is None:
         from layerdiff.replay.probing_group import group_of_environment, probe_all_reduce
 
         if len(sizes) != 1:
@@ -137,7 +138,9 @@ def _probed(
         return found if rank == 0 else None
     with _progress(thing) as told:
         if like is not None:
-            return probe_like(recording, device=device, threads=threads, element=where, most_trees=max(1, trees), progress=told)
+            found = probe_like(recording, device=device, threads=threads, element=where, most_trees=max(1, trees), progress=told)
+            _warn(recording, found)
+            return found
         return probe(
             thing,
             sizes,
@@ -150,6 +153,19 @@ def _probed(
             most_trees=max(1, trees),
             progress=told,
         )
+
+
+def _warn(recording: Recording, found: Probe) -> None:
+    """Say where the probe ran otherwise than the recording: an order depends on it."""
+    from layerdiff.cli.streams import talk
+    from layerdiff.rows.figures import amount
+
+    here = found.device.partition(":")[0]
+    if recording.device is not None and recording.device != here:
+        talk(f"layerdiff: {recording.site} was recorded on {recording.device}, and probed on {here}; --device chooses another.")
+    elif here == "cpu" and recording.threads is not None and recording.threads != found.threads:
+        recorded = amount(recording.threads, "thread")
+        talk(f"layerdiff: {recording.site} was recorded with {recorded}, and probed with {found.threads}; see --threads.")
 
 
 @contextmanager

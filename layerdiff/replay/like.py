@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-import numpy as np
-
 from layerdiff.arithmetic.orders.probing import ProbeError
 from layerdiff.errors import TraceError
 from layerdiff.replay.recorded import Operation, Recorded
@@ -19,7 +17,6 @@ from layerdiff.trace.arguments import Arguments, decode
 from layerdiff.trace.reader import Trace, TraceFile
 from layerdiff.trace.schema import CallKind
 
-_MOST_ELEMENTS: Final = 1 << 31
 _FORMS: Final = {
     "aten.mm": "mm", "aten.bmm": "bmm", "aten.matmul": "matmul", "aten.mv": "mv", "aten.dot": "dot", "aten.linear": "linear",
     "aten.addmm": "addmm", "aten.baddbmm": "baddbmm", "aten.sum": "sum", "aten.mean": "mean", "aten._softmax": "softmax",
@@ -39,6 +36,8 @@ class Recording:
         shapes, strides: of its operands, in order.
         dtype: of its operands.
         dims: that it goes over; None for all, or where the operator has none to choose.
+        device: the run's accelerator, by torch's name of its kind, `cpu` where it had none; None where that was not recorded.
+        threads: of the run on the host.
     """
 
     site: str
@@ -48,6 +47,8 @@ class Recording:
     dtype: str
     dims: tuple[int, ...] | None = None
     settings: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int] | None = None
+    device: str | None = None
+    threads: int | None = None
 
 
 class _Operand(int):
@@ -115,14 +116,23 @@ def _recording(recorded: Recorded, call: int) -> Recording:
     operands = [int(one) for one in args.args if isinstance(one, _Operand)]
     operands = operands[:2] if form == "convolution" else operands[:1] if form in _SINGLE else operands
     shapes = tuple(file.shape(value) for value in operands)
-    for shape in shapes:
-        if int(np.prod([max(1, size) for size in shape], dtype=object)) > _MOST_ELEMENTS:
-            raise ProbeError(f"{site!r} has an operand of shape {list(shape)}, which is more than a probe makes here.")
     dtypes = {file.dtype_name(value) for value in operands}
     if len(dtypes) != 1:
         raise ProbeError(f"The operands of {site!r} are {' and '.join(sorted(dtypes)) or 'none'}; a probe gives all of them one dtype.")
     strides = tuple(recorded.place(value).strides for value in operands)
-    return Recording(site, form, shapes, strides, dtypes.pop(), _dims(form, args), _settings(args) if form == "convolution" else None)
+    settings = _settings(args) if form == "convolution" else None
+    return Recording(site, form, shapes, strides, dtypes.pop(), _dims(form, args), settings, *_machine(file))
+
+
+def _machine(file: TraceFile) -> tuple[str | None, int | None]:
+    """Kind of device and number of threads of the run, where they were recorded."""
+    environment = file.meta.get("environment")
+    environment = environment if isinstance(environment, dict) else {}
+    devices, flags = environment.get("devices"), environment.get("flags")
+    kinds = [one.get("type") for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    device = next((kind for kind in reversed(kinds) if isinstance(kind, str)), None)
+    threads = flags.get("num_threads") if isinstance(flags, dict) else None
+    return device, threads if type(threads) is int else None
 
 
 _SINGLE: Final = ("sum", "mean", "softmax", "log_softmax", "layer_norm", "rms_norm")

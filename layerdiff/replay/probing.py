@@ -7,6 +7,7 @@ from a trace: names of functions come from whoever calls.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ _ASKED: Final = 24
 """Pairs that all outputs are asked."""
 _ASKING_SECONDS: Final = 20.0
 _FEW: Final = 3
+_MOST_ELEMENTS: Final = 1 << 28
+"""Of one tensor of a recorded call."""
 
 
 def probe(
@@ -127,7 +130,7 @@ def probe_like(
             return torch.convolution(image, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
 
         operator = convolve
-
+    _require_modest(recording)
     return probe(
         operator,
         recording.shapes,
@@ -142,6 +145,24 @@ def probe_like(
         name=recording.form,
         progress=progress,
     )
+
+
+def _require_modest(recording: Recording) -> None:
+    """Raises ProbeError where operands or result of a recorded call are too large to be made for a stranger's trace."""
+    sizes = [math.prod(shape) for shape in recording.shapes]
+    if recording.form in ("mm", "bmm", "matmul", "addmm", "baddbmm") and all(len(shape) > 1 for shape in recording.shapes[-2:]):
+        left, right = recording.shapes[-2:]
+        sizes.append(math.prod(left[:-1]) * right[-1])
+    elif recording.form == "linear" and all(recording.shapes):
+        sizes.append(math.prod(recording.shapes[0][:-1]) * recording.shapes[1][0])
+    elif recording.form == "convolution" and all(recording.shapes) and recording.settings is not None:
+        image, weight = recording.shapes
+        padded = (size + 2 * max(recording.settings[1], default=0) for size in image[2:])
+        sizes += [image[0] * weight[0] * math.prod(padded)]
+    if max(sizes, default=0) > _MOST_ELEMENTS:
+        raise ProbeError(
+            f"{recording.site!r} has a tensor of {max(sizes):,} elements, more than {_MOST_ELEMENTS:,}: probe it with --shape."
+        )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from layerdiff.arithmetic.orders.outline import describe
 from layerdiff.arithmetic.orders.probe import FoundTree, Probe
 from layerdiff.arithmetic.orders.probing import ProbeError, Scale, scale_for, tree_of_sizes
 from layerdiff.replay.probing import device_name, device_of, dtype_of
@@ -61,10 +62,11 @@ def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: st
             f"when the same numbers were "
             "reduced once more."
         )
-    trees = _trees(found, pairs, ranks, tuple(shape))
+    trees, ranges = _trees(found, pairs, ranks, tuple(shape))
     notes = [f"the terms are the {ranks} ranks of a group of {dist.get_backend(group)}"]
     if len(trees) > 1:
         notes.append("elements are added in several orders, as in a ring, which begins each chunk at another rank")
+        notes += ranges[: _MOST_TREES - len(notes)]
     return Probe(
         operator="all_reduce",
         shapes=(tuple(shape),),
@@ -94,10 +96,14 @@ def _reduced(tensor: torch.Tensor, rank: int, pair: tuple[int, int], scale: Scal
         return tensor.reshape(-1).to("cpu", torch.float64).numpy() / scale.unit
 
 
-def _trees(found: NDArray[np.float64], pairs: list[tuple[int, int]], ranks: int, shape: tuple[int, ...]) -> tuple[FoundTree, ...]:
+def _trees(
+    found: NDArray[np.float64], pairs: list[tuple[int, int]], ranks: int, shape: tuple[int, ...]
+) -> tuple[tuple[FoundTree, ...], list[str]]:
+    """The trees, and for each which elements (of the flat tensor) it has, as a sentence."""
     kinds, first, inverse = np.unique(found.T, axis=0, return_index=True, return_inverse=True)
     counts = np.bincount(inverse.reshape(-1))
-    trees = []
+    inverse = inverse.reshape(-1)
+    trees, ranges = [], []
     for kind in np.lexsort((first, -counts)).tolist():
         lost = ranks - kinds[kind]
         if not np.all(np.isfinite(lost)) or np.any(lost != np.rint(lost)):
@@ -107,7 +113,12 @@ def _trees(found: NDArray[np.float64], pairs: list[tuple[int, int]], ranks: int,
             sizes[i, j] = sizes[j, i] = size
         element = tuple(int(i) for i in np.unravel_index(int(first[kind]), shape)) if shape else ()
         trees.append(FoundTree(tree_of_sizes(sizes), element, int(counts[kind])))
-    return tuple(trees)
+        mine = np.flatnonzero(inverse == kind)
+        runs = np.split(mine, np.flatnonzero(np.diff(mine) > 1) + 1)
+        texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:4]]
+        more = ", and more" if len(runs) > 4 else ""
+        ranges.append(f"elements {', '.join(texts)}{more}: {describe(trees[-1].tree)}"[:400])
+    return tuple(trees), ranges
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from layerdiff.arithmetic.orders.probing import ProbeError
+from layerdiff.arithmetic.orders.tree import MOST_LEAVES
 from layerdiff.replay.sizes import first_line
 
 Floats = NDArray[np.float64]
@@ -50,6 +51,8 @@ class Summing:
         self.progress: Callable[[int], None] | None = None
         if terms < 1 or rows < 1:
             raise ProbeError("An operand without elements has no sum.")
+        if terms > MOST_LEAVES:
+            raise ProbeError(f"A sum of {terms:,} terms is more than can be probed: at most {MOST_LEAVES:,}.")
 
     def tensor(self, values: Floats) -> Tensor:
         """Numbers in the dtype, on the device."""
@@ -227,11 +230,16 @@ class Convolved(Summing):
 
 
 def _laid(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
-    """The tensor with other strides, where they are those of a dense layout of it."""
-    if strides is None or tuple(strides) == tensor.stride():
+    """The tensor with other strides, where no two of its elements would share memory and little would be left between them."""
+    if strides is None or tuple(strides) == tensor.stride() or len(strides) != tensor.dim():
         return tensor
-    need = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
-    if 0 in strides or need > 4 * tensor.numel():
+    reach = 1
+    for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return tensor
+            reach = stride * size
+    if reach > 4 * tensor.numel():
         return tensor
     made = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device)
     made.copy_(tensor)

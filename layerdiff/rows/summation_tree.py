@@ -223,7 +223,8 @@ def _where(run: Run) -> str:
         return _span(run.part)
     if run.times > 1:
         once = Run(run.part, run.count, run.step)
-        further = [Run(moved(run.part, by * run.shift), run.count, run.step) for by in (1, run.times - 1)][2 - min(run.times, 3) :]
+        starts = (1, run.times - 1) if run.times > 2 else (1,)
+        further = [Run(moved(run.part, by * run.shift), run.count, run.step) for by in starts]
         return "; ".join([_where(once), *(_where(one) for one in further[:-1]), ("… " if run.times > 3 else "") + _where(further[-1])])
     last = moved(run.part, run.step * (run.count - 1))
     if run.part.how is How.TERM and run.count > 2:

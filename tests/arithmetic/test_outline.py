@@ -38,6 +38,8 @@ PHRASES = [
     (fused(60, 8), "7 fused additions of 8 and one of 4, added in order"),
     (built(5, lambda nodes, n: nodes.append((0, 1, 2, 3, 4))), "5 terms added at once"),
     (built(65, lambda nodes, n: chain([64, *range(64)], nodes, n)), "one chain of 65, term 64 first"),
+    (built(5, lambda nodes, n: chain([2, 3, 4, 0, 1], nodes, n)), "one chain of 5, around from term 2 up"),
+    (built(4, lambda nodes, n: chain([2, 1, 0, 3], nodes, n)), "one chain of 4, around from term 2 down"),
     (swapped(64), "one chain of 64, each two of 64 the other way round"),
     (built(256, lanes_in_blocks), "4 sums of 64 (8 lanes of 8, added in pairs of halves), added in order"),
     (at_random(200, 1), "200 terms in no regular order, at most 15 additions each"),

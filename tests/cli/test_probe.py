@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import layerdiff
 from layerdiff.arithmetic.orders.probe import open_probe, save_probe
 from layerdiff.rows.probe import probe_lines
 from tests.arithmetic.test_probe_file import PROBE
 from tests.cli.conftest import Run
+from tests.replay.test_like import record_summing
 
-PACKAGE = str(Path(layerdiff.__file__).parent.parent)
 MM = ("probe", "mm", "--shape", "16x64", "--shape", "64x8")
 
 
@@ -76,64 +73,28 @@ def test_a_function_of_the_user(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert "one chain of 32, last term first\n" in done.stdout
 
 
-RECORDED = """
-import torch
-from torch import nn
-from layerdiff import Recorder
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(48, 16)
-        self.conv = nn.Conv1d(16, 8, 3, padding=1)
-    def forward(self, x):
-        y = self.up(x)
-        return self.conv(y.transpose(1, 2)).softmax(-1), y.sum(-1), y @ y.transpose(1, 2)
-
-torch.manual_seed(0)
-model = Model()
-with torch.no_grad(), Recorder("like.h5", model, operators=True):
-    model(torch.randn(2, 5, 48))
-"""
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("like")
-    subprocess.run([sys.executable, "-c", RECORDED], cwd=folder, check=True, timeout=100, env={**os.environ, "PYTHONPATH": PACKAGE})
-    return folder / "like.h5"
+    return record_summing(tmp_path_factory.mktemp("like") / "like.h5")
 
 
-@pytest.mark.parametrize(
-    ("site", "title", "terms"),
-    [
-        ("up", "addmm [16] [10, 48] [48, 16] float32", 49),
-        ("up/aten.addmm.default#0", "addmm [16] [10, 48] [48, 16] float32", 49),
-        ("conv", "convolution [2, 16, 5] [8, 16, 3] float32", 48),
-        ("/aten._softmax.default#0", "softmax [2, 8, 5] float32", 5),
-        ("/aten.sum.dim_IntList#0", "sum [2, 5, 16] float32", 16),
-        ("/aten.bmm.default#0", "bmm [2, 5, 16] [2, 16, 5] float32", 16),
-    ],
-)
-def test_a_recorded_call(run: Run, recorded: Path, tmp_path: Path, site: str, title: str, terms: int) -> None:
-    done = run("probe", "--like", recorded, site, "-o", "p.json", code=0)
-    assert title == done.stdout.splitlines()[0]
-    assert terms == open_probe(tmp_path / "p.json").tree.leaves
+def test_a_recorded_call(run: Run, recorded: Path, tmp_path: Path) -> None:
+    done = run("probe", "--like", recorded, "up", "-o", "p.json", "--threads", 2, code=0)
+    assert "addmm [16] [10, 48] [48, 16] float32" == done.stdout.splitlines()[0]
+    assert 49 == open_probe(tmp_path / "p.json").tree.leaves
+    assert "up/aten.addmm.default#0 was recorded with 1 thread, and probed with 2; see --threads." in done.stderr
 
 
 def test_a_recorded_call_that_is_none(run: Run, recorded: Path) -> None:
     assert "Did you mean 'up/aten.addmm.default#0'?" in run("probe", "--like", recorded, "up/aten.addmm.default#1", code=2).stderr
-    assert "operators that sum. Name one: " in run("probe", "--like", recorded, "", code=2).stderr
-    assert "no call at 'up' in step 7" in run("probe", "--like", recorded, "up", "--step", 7, code=2).stderr
     assert "gone.h5 does not exist" in run("probe", "--like", "gone.h5", "up", code=2).stderr
+    assert "takes the shapes from the trace" in run("probe", "--like", recorded, "up", "--shape", "4", code=2).stderr
 
 
 WRONG = [
     (("probe", "mm"), "What shape have the operands of mm?"),
     (("probe", "mm", "--shape", "4by4"), "--shape 4by4: give whole numbers, such as 64x1024."),
     (("probe", "mm", "--shape", "4x4"), "mm has 2 operands; 1 shapes were given."),
-    (("probe", "relu", "--shape", "4x4"), "'relu' cannot be probed by name"),
-    ((*MM, "--dtype", "int8"), "no dtype of floats"),
     ((*MM, "--element", "1;2"), "--element 1;2: give whole numbers, such as 0,3."),
     ((*MM, "--device", "nothing"), "The device 'nothing' cannot be used"),
     (("probe", "mm", "sum", "--shape", "4"), "Give one operator"),

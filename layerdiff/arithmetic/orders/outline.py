@@ -7,6 +7,7 @@ what follows no pattern is said node by node.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from layerdiff.arithmetic.orders.parts import How, Part, Run, stride, unfolded
@@ -153,8 +154,7 @@ class _Folder:
         made = self._made(How.CHAIN, [first, second, *items[2:]], number)
         if first.shape == second.shape:  # which of them comes first is nobody's to know: the one that the others go on from
             other = self._made(How.CHAIN, [second, first, *items[2:]], number)
-            if len(other.runs) < len(made.runs):
-                return other
+            return min(made, other, key=_disorder)
         return made
 
     def _made(self, how: How, items: list[Part], number: int) -> Part:
@@ -163,6 +163,11 @@ class _Folder:
         key = (how, tuple((run.part.shape, run.count, run.step, run.times, run.shift, run.part.first - first) for run in runs))
         height = self._heights[number] if number >= 0 else max(item.height for item in items)
         return Part(how, sum(item.terms for item in items), first, tuple(runs), height, self._shapes.setdefault(key, len(self._shapes) + 1))
+
+
+def _disorder(part: Part) -> tuple[int, int]:
+    """How far items are from one run: many runs, and short ones."""
+    return len(part.runs), -max(run.count * run.times for run in part.runs)
 
 
 def _runs(items: list[Part]) -> list[Run]:
@@ -251,6 +256,9 @@ def _plain(part: Part) -> str:
         return text + _stepping(run)
     if part.how is not How.CHAIN:
         return text
+    ring = _ring([item.first for item in unfolded(part)])
+    if ring:
+        return f"{text}, {ring}"
     if not others:
         return f"{text}, {_turns(run)}"
     if len(others) == 1 and run.count == 1:
@@ -258,6 +266,20 @@ def _plain(part: Part) -> str:
     if len(others) == 1 and others[0].count == 1:
         return f"{text}, term {others[0].part.first} last" + (f", before it {_turns(run)}" if run.times > 1 else _stepping(run))
     return f"{text}, its terms {_IRREGULAR}"
+
+
+def _ring(terms: list[int]) -> str:
+    """A chain that goes around all terms from one of them; empty for another. The first two may be either way round."""
+    count = len(terms)
+    if sorted(terms) != list(range(count)) or count < 3:
+        return ""
+    for order in (terms, [terms[1], terms[0], *terms[2:]]):
+        steps = {(after - before) % count for before, after in pairwise(order)}
+        if steps == {1} and order[0] == count - 1:
+            return ""  # as a bias is added: the last term before all others
+        if steps in ({1}, {count - 1}):
+            return f"around from term {order[0]} {'up' if steps == {1} else 'down'}"
+    return ""
 
 
 def _stepping(run: Run) -> str:

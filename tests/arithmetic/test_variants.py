@@ -9,6 +9,7 @@ import torch
 from layerdiff.arithmetic.contract import ContractError
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, FLOAT32, TF32, Format, round_to
 from layerdiff.arithmetic.orders.variants import Variants, variants_of
+from layerdiff.arithmetic.orders.variants.attention import sampled
 from layerdiff.arithmetic.orders.variants.exponentials import fast_exp
 from layerdiff.trace.arguments import Arguments
 from tests.arithmetic.attention_kernels import Case, online, whole
@@ -285,3 +286,28 @@ def test_arguments_that_do_not_fit_are_said() -> None:
         variants_of(ATTENTION, Arguments((x,), {}), [x], ["float32"])
     with pytest.raises(ContractError):
         variants_of(ATTENTION, Arguments((x, np.ones((2, 8, 5)), x), {}), [x], ["float32"])
+
+
+def test_a_large_call_is_sampled() -> None:
+    """64 queries of 8 heads; a decoding step has one query a head, and its keys are bounded."""
+    key = np.broadcast_to(np.float64(0.5), (1, 8, 4096, 128))
+    for length in (4096, 1):
+        query = np.broadcast_to(np.float64(0.25), (1, 32, length, 128))
+        arguments = Arguments((query, key, key, None, 0.0, length > 1), {"enable_gqa": True})
+        rows = sampled("scaled_dot_product_attention", arguments, query)
+        assert rows is not None
+        assert rows.query.shape == (8, 8 if length > 1 else 1, 128)
+        assert rows.key.shape == rows.value.shape == (8, 4096, 128)
+        assert rows.heads * rows.queries == 32 * length
+
+
+def test_grouped_heads_and_masks_are_those_of_the_call() -> None:
+    random = np.random.default_rng(0)
+    query, key = random.standard_normal((2, 4, 6, 3)), random.standard_normal((2, 2, 5, 3))
+    mask = random.standard_normal((2, 1, 6, 5)) > 0
+    rows = sampled("scaled_dot_product_attention", Arguments((query, key, key, mask, 0.0, True), {}), query)
+    assert rows is not None
+    assert np.array_equal(rows.key[5], key[1, 0])  # head 5 of 8 is batch 1, head 1, which reads the first of two key heads
+    expected = np.where(mask[1, 0] & np.tri(6, 5, dtype=bool), 0.0, -np.inf)
+    assert rows.mask is not None
+    assert np.array_equal(rows.mask[5], expected)

@@ -37,7 +37,7 @@ def variants_of(operator_name: str, arguments: Arguments, recorded: Sequence[NDA
     """
     namespace, _, rest = operator_name.partition(".")
     name = rest.partition(".")[0]
-    if namespace != "aten" or not recorded or not dtypes:
+    if namespace != "aten" or not recorded or not dtypes or not recorded[0].size:
         return None
     try:
         with np.errstate(all="ignore"):

@@ -29,9 +29,11 @@ ROWS: Final = 64
 """Queries looked at, over all heads."""
 HEADS: Final = 8
 """Heads looked at, where each has enough queries."""
-_MOST: Final = 1 << 24
+_MOST: Final = 1 << 23
 """Numbers of keys and values that are laid out."""
 _STEPS: Final = 8
+_LIKE: Final = 0.1
+"""Of a row's size: what may be left of the results once the scale is fitted; where more is, no scale makes them."""
 _OPERATOR: Final = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 """Whose contract takes any mask."""
 
@@ -76,7 +78,9 @@ def attention_variants(name: str, arguments: Arguments, recorded: Sequence[NDArr
     where = f"{count} of {rows.heads * rows.queries} queries, {rows.query.shape[0]} of {rows.heads} heads"
     statement = found.statement
     if fitted is not None and not fitted.inside:
-        statement += f" The {fitted.text}: 1/sqrt({fitted.value**-2.0:.5g}) for 1/sqrt({fitted.declared**-2.0:.5g})."
+        roots = min(fitted.value, fitted.declared) > 0
+        statement += f" The {fitted.text}"
+        statement += f": 1/sqrt({fitted.value**-2.0:.5g}) for 1/sqrt({fitted.declared**-2.0:.5g})." if roots else "."
     return Variants(found.hypotheses, found.zrms, statement, () if fitted is None else (fitted,), where)
 
 
@@ -119,7 +123,7 @@ def sampled(name: str, arguments: Arguments, recorded: NDArray[Any]) -> Rows | N
         if not place:
             return np.asarray(x.reshape(x.shape[-2:]), np.float64)
         held = x.shape[:-2]
-        if len(place) != len(held):
+        if len(place) != len(held) or any(not s or n % s for s, n in zip(held, lead, strict=True)):
             raise ContractError("The heads of query and key do not fit each other.")
         here = tuple(int(p) * s // n for p, s, n in zip(place, held, lead, strict=True))
         return np.asarray(x[here], np.float64)
@@ -179,7 +183,7 @@ def _scale(rows: Rows, format: Format) -> Fit | None:
     """The softmax scale by Gauss and Newton over all elements; its error from the residuals, those of a row taken together."""
     with np.errstate(all="ignore"):
         dots = np.matmul(rows.query, np.swapaxes(rows.key, -1, -2))
-        scale, error = rows.scale, np.inf
+        scale, error, left, live = rows.scale, np.inf, np.zeros(1), np.zeros(1, bool)
         for _ in range(_STEPS):
             at = _at_scale(rows, dots, scale)
             live = np.isfinite(rows.recorded) & np.isfinite(at.output) & np.isfinite(at.slope)
@@ -197,6 +201,6 @@ def _scale(rows: Rows, format: Format) -> Fit | None:
             error = float(np.sqrt(np.sum(np.square(np.sum(left * slope, axis=-1))))) / squares
             if abs(step) <= 1e-2 * error:
                 break
-    if not np.isfinite(scale) or not np.isfinite(error):
+    if not np.isfinite(scale) or not np.isfinite(error) or not np.sqrt(np.mean(np.square(left[live]))) <= _LIKE:
         return None
     return fit("softmax scale", scale, math.hypot(error, FLOAT32.unit * abs(rows.scale)), rows.scale)

@@ -22,13 +22,17 @@ from layerdiff.arithmetic.orders.analysis import Hypothesis
 from layerdiff.arithmetic.orders.candidates import SHORT
 from layerdiff.arithmetic.orders.variants.last_bits import Last
 from layerdiff.arithmetic.orders.variants.ranking import Array, Fit, Made, Variants, fit, rank
-from layerdiff.arithmetic.orders.variants.softmax import chain
+from layerdiff.arithmetic.orders.variants.softmax import MOST_TERMS, chain
 from layerdiff.arithmetic.sums import ROUNDING_SIGMA
 from layerdiff.trace.arguments import Arguments
 
 ROWS: Final = 256
 _MOST: Final = 1 << 19
 """Elements looked at."""
+_FEW_ROWS: Final = 4
+_FEW_TERMS: Final = 8
+_LIKE: Final = 8.0
+"""Roundings by which elements may differ from a multiple of what was normalised (median over rows): beyond, no factor is fitted."""
 _CLEAR: Final = 6.0
 """How many times what two passes leave one pass has to leave before the two are told apart."""
 _LAYER: Final = ("native_layer_norm", "layer_norm")
@@ -189,6 +193,8 @@ def ways_of(rows: Rows, format: Format) -> Iterator[_Way]:
         name = f"mean, variance and scale rounded to {short}"
         yield _Way(name, partial(_kept, rows, narrow, variance=True))
         yield _Way(f"every step rounded to {short}", partial(_stepped, rows, narrow))
+        if rows.x.shape[1] > MOST_TERMS:
+            continue
         yield _Way(f"sums one after another in {short}", partial(_running, rows, narrow))
         name = f"sums one after another in {short}, normalised value rounded before the weight"
         yield _Way(name, partial(_running, rows, narrow, cast=True))
@@ -236,8 +242,9 @@ def _running(rows: Rows, narrow: Format, last: Last, *, cast: bool = False) -> A
     return _finished(rows, narrow if cast else None, mean, last.bits(1.0 / np.sqrt(variance + rows.epsilon), 1.0), last)
 
 
-def _factors(rows: Rows, parts: _Parts, format: Format) -> tuple[Array, Array]:
-    """The scale that each row was multiplied by, by least squares over its elements, and its standard error; both [r]."""
+def _factors(rows: Rows, parts: _Parts, format: Format) -> tuple[Array, Array, Array]:
+    """The scale that each row was multiplied by, by least squares over its elements, its standard error,
+    and the scatter of its elements about it over their rounding; each [r]."""
     part = (rows.x - parts.mean) * rows.weight
     units = max(format.unit, FLOAT32.unit)
     floor = 2.0 * FLOAT32.unit * (parts.scale * np.abs(rows.weight) * (np.abs(rows.x) + np.abs(parts.mean)) + np.abs(rows.bias))
@@ -251,13 +258,19 @@ def _factors(rows: Rows, parts: _Parts, format: Format) -> tuple[Array, Array]:
         spread = np.sqrt((weight * np.square(np.where(live, ratio - found[:, None], 0.0))).sum(1) / np.maximum(live.sum(1) - 1, 1))
     apart = np.array([np.unique(np.abs(row)).size for row in rows.y])
     alike = np.sqrt(live.sum(1) / np.maximum(apart, 1))  # equal results were rounded by the same error
-    return found, alike * np.maximum(spread, 1.0) / np.sqrt(np.where(total > 0, total, np.nan))
+    return found, alike * np.maximum(spread, 1.0) / np.sqrt(np.where(total > 0, total, np.nan)), spread
 
 
 def epsilons(rows: Rows, parts: _Parts, format: Format) -> Iterator[Fit | None]:
-    """Epsilon (F12) from the results, and from the scales where those were recorded in fp32."""
-    factor, error = _factors(rows, parts, format)
-    yield _epsilon("epsilon", rows, parts, factor, error)
+    """Epsilon (F12) from the results, and from the scales where those were recorded in fp32.
+
+    Nothing is fitted to few rows, nor to results that are no multiple of what was normalised.
+    """
+    if rows.x.shape[0] < _FEW_ROWS or rows.x.shape[1] < _FEW_TERMS:
+        return
+    factor, error, spread = _factors(rows, parts, format)
+    if np.median(spread) <= _LIKE:
+        yield _epsilon("epsilon", rows, parts, factor, error)
     if rows.scales is not None and _finer(rows.scales):
         yield _epsilon("epsilon of the recorded scale", rows, parts, rows.scales, ROUNDING_SIGMA * FLOAT32.unit * np.abs(rows.scales))
 
@@ -293,7 +306,7 @@ def _variance(rows: Rows, parts: _Parts, format: Format) -> tuple[list[tuple[Hyp
     if rows.scales is not None and _finer(rows.scales):
         factor, error = rows.scales, ROUNDING_SIGMA * FLOAT32.unit * np.abs(rows.scales)
     else:
-        factor, error = _factors(rows, parts, format)
+        factor, error, _ = _factors(rows, parts, format)
     scale, ratio = parts.scale[:, 0], parts.ratio[:, 0]
     with np.errstate(all="ignore"):
         off, noise = factor / scale - 1.0, error / scale

@@ -26,7 +26,7 @@ TIMES: Final = 3.0
 ALIKE: Final = 2.0
 """How many times the least zrms of fp32 results another way's may be, before it is told from the best: four times its variance."""
 NOISE: Final = 6.0
-DRAWS: Final = 3
+DRAWS: Final = 6
 SLACK: Final = 16
 """A way holds where it misses at most SLACK results more than it misses of its own (the most of DRAWS) with NOISE times the noise of
 fp32 in scores and exponentials. One probability that rounds the other way moves some results of its row together. Calibrated likewise."""

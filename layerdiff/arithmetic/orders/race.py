@@ -7,7 +7,7 @@ can: those whose exact sum lies near the middle between two numbers. They are lo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -40,6 +40,8 @@ roundings."""
 RINGS: Final = (2, 3, 4, 6, 8, 16)
 """Parts that may have been added in a ring."""
 _SIGMAS: Final = 6.0
+_AT_ONCE: Final = 1 << 22
+"""Products of a heat."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Standing:
     asked: int
     wild: bool = False
     """Whether a result that it misses lies further out than arithmetic allows."""
+
+    def plus(self, more: Standing) -> Standing:
+        """On further results."""
+        return Standing(self.candidate, self.made + more.made, self.tried + more.tried, self.asked + more.asked, self.wild or more.wild)
 
     @property
     def share(self) -> float:
@@ -141,43 +147,67 @@ def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bo
     """
     known = course.situation
     telling = course.informative()
-    first = _round(course, [*declared(known, trees), *units(known)] if orders else [], telling)
+    first = _round(course, [*declared(known, trees), *units(known)] if orders else [], telling, closest=True)
     if first.winners or not less or known.accumulator is not FLOAT32:
         return first
-    second = _round(course, list(lower(known)), course.everything())
+    second = _round(course, list(lower(known)), course.everything(), closest=False)
     if not second.winners:
         second = _with_rings(course, second)
     best = second if second.winners or not first.standings else first
     return Race(
         second.winners,
         best.runner_up,
-        tuple(sorted((*first.standings, *second.standings), key=lambda one: -one.share)),
+        (*second.standings, *first.standings),
         first.results,
         second.informative if second.winners else first.informative,
         first.families + second.families,
     )
 
 
-def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp]) -> Race:
-    compared = int(course.live.sum())
+def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp], *, closest: bool) -> Race:
+    """Heat after heat, each of more results: whoever misses one is out. With `closest` those nearest to a middle come first: they tell most."""
+    compared, families = int(course.live.sum()), _families(candidates)
     if where.size == 0 or not candidates:
-        return Race((), None, (), compared, int(where.size), _families(candidates))
-    heat = _spread(where, HEAT)
-    final = np.union1d(_spread(where, MOST), course.worst())
-    taken = course.summing.take(heat)
-    tried = [_standing(course, candidate, taken, heat) for candidate in candidates]
-    best_first = sorted(range(len(tried)), key=lambda i: -tried[i].share)
-    surviving = [i for i in best_first if 2 * tried[i].tried >= heat.size and tried[i].made >= tried[i].tried - 1]
-    last = surviving + [i for i in best_first if i not in surviving][:1] if surviving else best_first[:1]
-    if surviving and final.size > heat.size:
-        for i in last:
-            tried[i] = _standing_in_portions(course, candidates[i], final)
-    won = [i for i in surviving if _holds(tried[i])]
-    beaten = [tried[i] for i in last if i not in won]
-    rest = sorted((one for i, one in enumerate(tried) if i not in won), key=lambda one: -one.share)
-    winners = tuple(tried[i] for i in won)
-    runner_up = max(beaten, key=lambda one: one.share, default=None)
-    return Race(winners, runner_up, (*winners, *rest), compared, int(where.size), _families(candidates))
+        return Race((), None, (), compared, int(where.size), families)
+    line = np.union1d(_spread(where, MOST), course.worst())
+    if closest:
+        line = line[np.argsort(np.abs(course.inside[line]), kind="stable")]
+    else:
+        first = _spread(line, HEAT)
+        line = np.concatenate([first, np.setdiff1d(line, first)])
+    stand = [Standing(candidate, 0, 0, 0) for candidate in candidates]
+    alive = list(range(len(stand)))
+    for part in _heats(line, course.situation.terms):
+        taken = course.summing.take(part)
+        for i in alive:
+            stand[i] = stand[i].plus(_standing(course, candidates[i], taken, part))
+        alive = [i for i in alive if 2 * stand[i].tried >= stand[i].asked and stand[i].made >= stand[i].tried - 1]
+        if not alive:
+            break
+    won = [i for i in alive if _holds(stand[i])]
+    beaten = [i for i in range(len(stand)) if i not in won]
+    second = max(beaten, key=lambda i: (stand[i].asked, stand[i].share), default=None)
+    if second is not None and won:
+        stand[second] = _to_the_end(course, stand[second], line)
+    winners = tuple(stand[i] for i in won)
+    rest = sorted((stand[i] for i in beaten), key=lambda one: (-one.asked, -one.share))
+    return Race(winners, None if second is None else stand[second], (*winners, *rest), compared, int(where.size), families)
+
+
+def _heats(line: NDArray[np.intp], terms: int) -> Iterator[NDArray[np.intp]]:
+    """The results in portions: HEAT of them, then eight times as many each, as far as they fit in memory."""
+    begin, size = 0, HEAT
+    while begin < line.size:
+        yield line[begin : begin + size]
+        begin += size
+        size = min(8 * size, max(HEAT, _AT_ONCE // max(terms, 1)))
+
+
+def _to_the_end(course: Course, one: Standing, line: NDArray[np.intp]) -> Standing:
+    """A hypothesis that is out, on the results that it was not tried on."""
+    for part in _heats(line[one.asked :], course.situation.terms):
+        one = one.plus(_standing(course, one.candidate, course.summing.take(part), part))
+    return one
 
 
 def _with_rings(course: Course, ran: Race) -> Race:
@@ -213,7 +243,7 @@ def _with_rings(course: Course, ran: Race) -> Race:
 
 def _parts(course: Course, parts: int, where: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Rounded partial sums [P, m] of results, in portions that fit in memory, and where they are certain."""
-    known, portion = course.situation, max(1, (1 << 22) // course.situation.terms)
+    known, portion = course.situation, max(1, _AT_ONCE // course.situation.terms)
     made = [
         rounded_parts(parts, known.format, known.accumulator, course.summing.take(where[begin : begin + portion]))
         for begin in range(0, where.size, portion)
@@ -232,19 +262,6 @@ def _spread(where: NDArray[np.intp], count: int) -> NDArray[np.intp]:
 
 def _holds(one: Standing) -> bool:
     return not one.wild and one.tried >= max(1.0, CERTAIN * one.asked) and one.tried - one.made <= MISSES * one.tried
-
-
-def _standing_in_portions(course: Course, candidate: Candidate, final: NDArray[np.intp]) -> Standing:
-    """One hypothesis on all of the final, in portions that fit in memory."""
-    portion = max(1, (1 << 22) // course.situation.terms)
-    made = tried = asked = 0
-    wild = False
-    for begin in range(0, final.size, portion):
-        here = final[begin : begin + portion]
-        one = _standing(course, candidate, course.summing.take(here), here)
-        made, tried, asked = made + one.made, tried + one.tried, asked + one.asked
-        wild |= one.wild
-    return Standing(candidate, made, tried, asked, wild)
 
 
 def _standing(course: Course, candidate: Candidate, taken: Taken, where: NDArray[np.intp]) -> Standing:

@@ -15,8 +15,10 @@ from layerdiff.rows.tones import Line, Tone, line
 _WINNERS: Final = 6
 _OTHERS: Final = 7
 _ALSO: Final = 12
+_LEAST_BAR, _LONGEST_BAR, _LEAST_NAME = 8, 32, 28
+"""Cells."""
 _UNTRIED: Final = "any other order, orders that change from result to result, and atomics, which have none"
-_KINDS: Final = {"declared": "", "unit": "", "lower": "less precision", "variant": "computed in another way"}
+_KINDS: Final = {"variant": "computed in another way"}
 
 
 def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
@@ -29,11 +31,20 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     yield heading("candidate orders", width, "results made bit for bit, of those tried")
     made = [f"{count(one.made)} of {count(one.tried)}" for one in shown]
     numbers = max(map(len, made))
-    name = min(max(cell_width(visible(one.name)) for one in shown), width * 2 // 5)
     alike = len(shown) > 1 and len({_how(one) for one in shown}) == 1
-    cells = max(8, min(32, (width - name - numbers - 9) // (1 if alike else 3)))
-    for one, text in zip(shown, made, strict=True):
-        yield from _candidate(one, "" if alike else _how(one), fit(text, numbers, align="right"), name, cells, width)
+    names = [visible(one.name) for one in shown]
+    hows = ["" if alike else _how(one) for one in shown]
+    name, how = (max(map(cell_width, texts)) for texts in (names, hows))
+    cells = width - name - how - numbers - (10 if how else 8)
+    if cells < _LEAST_BAR:  # one text for both; that of a winner is written below where it is cut
+        names = [", ".join(text for text in texts if text) for texts in zip(names, hows, strict=True)]
+        hows = [""] * len(shown)
+        beaten = max((cell_width(text) for text, one in zip(names, shown, strict=True) if not one.won), default=0)
+        name = min(max(beaten, _LEAST_NAME), max(map(cell_width, names)), width - _LEAST_BAR - numbers - 8)
+        cells = width - name - numbers - 8
+    for one, text, said, number in zip(shown, names, hows, made, strict=True):
+        yield _candidate(one, fit(shorten(text, name), name), said, fit(number, numbers, align="right"), min(cells, _LONGEST_BAR))
+        yield from _names(one, text if cell_width(text) > name else "", width)
     more = len(winners) - _WINNERS, len(others) - len(useful)
     if more[0] > 0:
         yield line((f"    and {count(more[0])} more that make them all: these results do not tell them apart", Tone.DIM))
@@ -52,22 +63,23 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
 
 def _how(one: Hypothesis) -> str:
     """The arithmetic of a candidate, and what sets its kind apart."""
-    return ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, one.kind)) if text)
+    return ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, "")) if text)
 
 
-def _candidate(one: Hypothesis, how: str, made: str, name: int, cells: int, width: int) -> Iterator[Line]:
+def _candidate(one: Hypothesis, name: str, how: str, made: str, cells: int) -> Line:
     tone = Tone.DIM if not one.won else Tone.NOTICE if one.kind == "lower" else Tone.WITHIN
     glyph = " " if not one.won else "◆" if one.kind == "lower" else "≡"
     filled, empty = bar(one.share, cells)
-    room = width - name - cells - len(made) - 10
-    yield line(
-        (f"  {glyph} ", tone), (fit(shorten(visible(one.name), name), name + 2), Tone.STRONG if one.won else Tone.PLAIN),
-        (filled, tone), (empty, Tone.FAINT),
-        (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {shorten(how, max(0, room))}", Tone.DIM),
+    return line(
+        (f"  {glyph} ", tone), (f"{name}  ", Tone.STRONG if one.won else Tone.PLAIN), (filled, tone), (empty, Tone.FAINT),
+        (f"  {made}", tone if one.won else Tone.PLAIN), (f"  {how}" if how else "", Tone.DIM),
     )  # fmt: skip
-    cut = [text for text, cells in ((visible(one.name), name), (how, room)) if cell_width(text) > max(0, cells)]
+
+
+def _names(one: Hypothesis, cut: str, width: int) -> Iterator[Line]:
+    """The whole name of a winner where it was `cut`, and its other names."""
     if one.won and cut:
-        yield from (line("    ", piece) for piece in wrap(", ".join(text for text in (visible(one.name), how) if text), width - 4, lines=3))
+        yield from (line("    ", piece) for piece in wrap(cut, width - 4, lines=3))
     if one.won and one.also:
         left = len(one.also) - _ALSO
         text = ", ".join(visible(other) for other in one.also[:_ALSO]) + (f", and {left} more names" if left > 0 else "")

@@ -50,7 +50,7 @@ class Positive(Summing):
             result = self.call(self.tensor(values).reshape(self._sizes).permute(back).contiguous())
             if tuple(result.shape) != tuple(self._sizes[i] for i in back):
                 raise ProbeError("The operator does not normalise: its result has another shape than its operand.")
-            flat = result.permute(self._order).reshape(self.rows, self.terms).to("cpu", torch.float64).numpy()
+            flat = result.permute(self._order).reshape(self.rows, self.terms).cpu().to(torch.float64).numpy()
             found[begin : begin + len(part)] = self.seen(flat[np.arange(len(part)), part[:, 0]])
         return found
 

@@ -232,7 +232,10 @@ def _sums(summing: Summing, dtype: str, element: Sequence[int] | None, most_tree
         probes += made
         trees.append(FoundTree(tree, summing.element(int(rows[0]), column), int(sizes[group])))
         if len(trees) == 1 and summing.products:
-            products = product_rounding(summing, tree, int(rows[0]), column, dtype)
+            try:
+                products = product_rounding(summing, tree, int(rows[0]), column, dtype)
+            except (ProbeError, RuntimeError) as error:  # a convolution without a derivative
+                notes.append(f"how products are rounded was not found: {error}"[:400])
     known = sum(found.outputs for found in trees)
     return _Result(tuple(trees), int(groups.size) - known, products, probes, tuple(notes))
 
@@ -274,12 +277,12 @@ def _groups(summing: Summing, scale: Scale) -> tuple[Ints, int]:
             break
     if key is None:
         key = _bits(summing(np.zeros((1, summing.terms))))
-    _, groups = torch.unique(key.cpu(), return_inverse=True)
+    _, groups = torch.unique(key, return_inverse=True)
     return groups.numpy().astype(np.int64), asked
 
 
 def _bits(result: Tensor) -> Tensor:
-    return result.to(torch.float64).view(torch.int64)
+    return result.cpu().to(torch.float64).view(torch.int64)  # a device may lack float64
 
 
 def _tree(summing: Summing, scale: Scale, rows: Ints, column: int, most_probes: int) -> tuple[Tree, int]:
@@ -311,7 +314,7 @@ def _run(summing: Summing, values: NDArray[np.float64], rows: Ints, column: int)
         for begin in range(0, len(chosen), len(rows)):
             part = chosen[begin : begin + len(rows)]
             result = summing(values[part], rows)[:, column]
-            found[part] = result.to("cpu", torch.float64).numpy()[rows[: len(part)]]
+            found[part] = result.cpu().to(torch.float64).numpy()[rows[: len(part)]]
     return found
 
 

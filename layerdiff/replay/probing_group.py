@@ -93,7 +93,7 @@ def _reduced(tensor: torch.Tensor, rank: int, pair: tuple[int, int], scale: Scal
     with torch.no_grad():
         tensor.fill_(value)
         dist.all_reduce(tensor, group=group)
-        return tensor.reshape(-1).to("cpu", torch.float64).numpy() / scale.unit
+        return tensor.reshape(-1).cpu().to(torch.float64).numpy() / scale.unit
 
 
 def _trees(

@@ -30,12 +30,11 @@ def product_rounding(summing: Summing, tree: Tree, row: int, column: int, dtype:
     meeting = [(k, j) for k, j in _meeting(tree) if max(k, j) < products]
     if not meeting:
         return "unknown"
-    rows = np.asarray([row])
 
     def sum_of(one: float, factor: float, other: float, k: int, j: int) -> float:
-        values, second = np.zeros((1, summing.terms)), np.ones(summing.terms)
-        values[0, k], values[0, j], second[k] = one, other, factor
-        return float(summing(values, rows, second)[row, column])
+        values = np.zeros((1, summing.terms))
+        values[0, k], values[0, j] = one, other
+        return summing.with_factor(values, row, column, k, factor)
 
     k, j = meeting[0]
     if sum_of(x, 1.0, -1.0, k, j) != x - 1.0:

@@ -56,7 +56,7 @@ class Summing:
 
     def tensor(self, values: Floats) -> Tensor:
         """Numbers in the dtype, on the device."""
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, self.dtype)
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.dtype).to(self.device)  # which may lack float64
 
     def full(self, values: Floats, rows: Ints | None) -> Tensor:
         """`values` of shape (n, terms) at n rows, the others zero; without `rows`, a single row as all of them."""
@@ -84,11 +84,17 @@ class Summing:
         self.shape, self.result_dtype = tuple(result.shape), result.dtype
         return result
 
-    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+    def __call__(self, values: Floats, rows: Ints | None = None) -> Tensor:
         """Results of shape (rows, columns), in the result's dtype.
 
         `values` has shape (n, terms) and lies at `rows`, the other rows are zero; without `rows`, its one row is in all of them.
-        `other`, shape (terms,), is what each term is multiplied by instead of one.
+        """
+        raise NotImplementedError
+
+    def with_factor(self, values: Floats, row: int, column: int, term: int, factor: float) -> float:
+        """One sum, whose terms are `values`, shape (1, terms), with one of them multiplied by `factor` as the operator multiplies.
+
+        Raises NotImplementedError where `products` is false.
         """
         raise NotImplementedError
 
@@ -126,7 +132,7 @@ class Reduced(Summing):
         terms = math.prod(shape[d] for d in over)
         super().__init__(run, dtype, device, terms, math.prod(shape[d] for d in self._kept), float(terms) if mean else 1.0)
 
-    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+    def __call__(self, values: Floats, rows: Ints | None = None) -> Tensor:
         """See `Summing`."""
         back = np.argsort(self._order).tolist()
         result = self.call(self.full(values, rows).reshape(self._sizes).permute(back).contiguous())
@@ -153,7 +159,7 @@ class Multiplied(Summing):
         bias: Sequence[int] | None = None,
         strides: Sequence[Sequence[int] | None] = (None, None),
     ) -> None:
-        if not left or not right or left[-1] != right[across]:
+        if not left or len(right) < -across or left[-1] != right[across]:
             raise ProbeError(f"Operands of shape {list(left)} and {list(right)} do not multiply.")
         self._left, self._right, self._across = tuple(left), tuple(right), across % len(right)
         self._bias = None if bias is None else tuple(bias)
@@ -164,20 +170,28 @@ class Multiplied(Summing):
         super().__init__(run, dtype, device, left[-1] + (bias is not None), rows)
         self._ones: Tensor | None = None
 
-    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+    def __call__(self, values: Floats, rows: Ints | None = None) -> Tensor:
         """See `Summing`."""
+        return self._product(values, rows, self._other(None))
+
+    def with_factor(self, values: Floats, row: int, column: int, term: int, factor: float) -> float:
+        """See `Summing`."""
+        other = np.ones(self._left[-1])
+        other[term] = factor
+        return float(self._product(values, np.asarray([row]), self._other(other))[row, column])
+
+    def _product(self, values: Floats, rows: Ints | None, right: Tensor) -> Tensor:
         terms = self._left[-1]
         left = _laid(self.full(values[:, :terms], rows).reshape(self._left), self._strides[0])
         if self._bias is None:
-            return self._shaped(self.call(left, self._other(other)))
+            return self._shaped(self.call(left, right))
         last = values[:, terms]
-        if self.shares_last and np.any(last != last[0]):
-            raise AssertionError("rows of one call share their bias")
         if self.shares_last:
+            assert np.all(last == last[0]), "rows of one call share their bias"
             bias = torch.full(self._bias, float(last[0]), dtype=self.dtype, device=self.device)
         else:
             bias = self.full(last[:, None], rows).expand(self.rows, self._bias[-1]).reshape(self._bias).contiguous()
-        return self._shaped(self.call(left, self._other(other), bias))
+        return self._shaped(self.call(left, right, bias))
 
     def _shaped(self, result: Tensor) -> Tensor:
         return result.reshape(self.rows, -1)
@@ -187,9 +201,7 @@ class Multiplied(Summing):
             return self._ones
         size = [1] * len(self._right)
         size[self._across] = self._right[self._across]
-        line = (
-            torch.ones(size, dtype=self.dtype, device=self.device) if other is None else self.tensor(other[: self._left[-1]]).reshape(size)
-        )
+        line = torch.ones(size, dtype=self.dtype, device=self.device) if other is None else self.tensor(other).reshape(size)
         made = _laid(line.expand(self._right).contiguous(), self._strides[1])
         if other is None:
             self._ones = made
@@ -202,6 +214,8 @@ class Convolved(Summing):
     Where padding leaves terms out, outputs at the border add fewer: they answer differently.
     """
 
+    products = True
+
     def __init__(
         self, run: Callable[..., Any], image: Sequence[int], weight: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> None:
@@ -211,10 +225,24 @@ class Convolved(Summing):
         super().__init__(run, dtype, device, math.prod(weight[1:]), weight[0])
         self._image = torch.ones(tuple(image), dtype=dtype, device=device)
 
-    def __call__(self, values: Floats, rows: Ints | None = None, other: Floats | None = None) -> Tensor:
+    def __call__(self, values: Floats, rows: Ints | None = None) -> Tensor:
         """See `Summing`."""
-        result = self.call(self._image, self.full(values, rows).reshape(self._weight))
+        return self._convolved(self._image, self.full(values, rows))
+
+    def _convolved(self, image: Tensor, weight: Tensor) -> Tensor:
+        result = self.call(image, weight.reshape(self._weight))
         return result.movedim(1, 0).reshape(self.rows, -1)
+
+    def with_factor(self, values: Floats, row: int, column: int, term: int, factor: float) -> float:
+        """See `Summing`. Which element of the input a term is multiplied by, its derivative says."""
+        one = np.zeros((1, self.terms))
+        one[0, term] = 1.0
+        with torch.enable_grad():
+            image = self._image.detach().clone().requires_grad_()
+            result = self.run(image, self.full(one, np.asarray([row])).reshape(self._weight))
+            (slope,) = torch.autograd.grad(result.movedim(1, 0).reshape(self.rows, -1)[row, column], image)
+        image = torch.where(slope != 0, torch.full_like(slope, factor), self._image)
+        return float(self._convolved(image, self.full(values, np.asarray([row])))[row, column])
 
     def element(self, row: int, column: int) -> tuple[int, ...]:
         """The index of an output in the result."""

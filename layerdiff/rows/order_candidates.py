@@ -97,4 +97,7 @@ def _gap(analysis: Analysis, width: int) -> Iterator[Line]:
     if next_one is not None:
         missed = next_one.tried - next_one.made
         text = f"the next, {visible(next_one.name)}, misses {count(missed)} of {count(next_one.tried)}"
-        yield from labelled("gap", text, width)
+        sure = missed >= ENOUGH
+        yield from labelled(
+            "gap", text if sure else f"{text}: under {ENOUGH}, so the name is not sure", width, tone=Tone.PLAIN if sure else Tone.NOTICE
+        )

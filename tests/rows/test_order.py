@@ -157,6 +157,16 @@ def test_a_class_of_orders_is_said_to_be_one() -> None:
     assert "and 3 more that make them all: these results do not tell them apart" in made
 
 
+@pytest.mark.parametrize(("made", "sure"), [(80, True), (81, False)])
+def test_a_small_gap_makes_no_name(made: int, sure: bool) -> None:
+    two = Hypothesis("a", (), "fp32", "declared", 100, 100, True), Hypothesis("b", (), "fp32", "declared", made, 100, False)
+    lines = [line for line in candidate_lines(replace(split_k(), hypotheses=two), 100) if line.plain.startswith("  gap")]
+    assert (
+        f"the next, b, misses {100 - made} of 100" + ("" if sure else ": under 20, so the name is not sure") == lines[0].segments[-1].text
+    )
+    assert (Tone.PLAIN if sure else Tone.NOTICE) == lines[0].segments[-1].tone
+
+
 def test_too_few_results_are_said() -> None:
     assert "too few results: 8 tell orders apart, 20 are needed for a name" in said(single(too_few()))
 

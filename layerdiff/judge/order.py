@@ -22,6 +22,7 @@ from layerdiff.arithmetic.orders.analysis import Analysis, OrderReport, Test, Wo
 from layerdiff.arithmetic.orders.examine import Sum, examine
 from layerdiff.arithmetic.orders.summing import Product, of_product
 from layerdiff.arithmetic.orders.tree import Tree
+from layerdiff.arithmetic.orders.variants import Variants, variants_of
 from layerdiff.arithmetic.own import Own, replay_call
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.errors import TraceError
@@ -67,7 +68,8 @@ def analyse_call(file: TraceFile, call: int, *, trees: Trees = (), side: str = "
         one = _sum_of_terms(file, operation, contract, wide)
         if one is not None:
             return examine(one, trees, site=site, side=side)
-        return _by_ladder(run, operation, site, side, _own(file, operation, contract, wide))
+        own, ways = _own(file, operation, contract, wide)
+        return _by_ladder(run, operation, site, side, own, ways)
     except ContractError as error:
         raise TraceError(f"{site}: {error}") from None
 
@@ -274,10 +276,12 @@ def _sum_of_terms(file: TraceFile, operation: Operation, contract: Contract, arg
     return Sum(operation.name, _operands(file, operation), summing, recorded, exact[0], spread, format, accumulator, results=recorded.size)
 
 
-def _own(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> Own:
+def _own(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> tuple[Own, Variants | None]:
+    """The ladder of a call that is no single sum, and the ways in which it may have been computed."""
     outputs = [operation.outputs[name] for name in sorted(operation.outputs)]
     recorded = [_wide(_read(file, value)) for value in outputs]
-    return replay_call(contract, arguments, recorded, [file.dtype_name(value) for value in outputs])
+    dtypes = [file.dtype_name(value) for value in outputs]
+    return replay_call(contract, arguments, recorded, dtypes), variants_of(operation.name, arguments, recorded, dtypes)
 
 
 def _own_with_torch(run: Recorded, operation: Operation, site: str) -> Own:
@@ -299,7 +303,7 @@ def _own_with_torch(run: Recorded, operation: Operation, site: str) -> Own:
     return own
 
 
-def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: Own) -> Analysis:
+def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: Own, ways: Variants | None = None) -> Analysis:
     """A call that is no single sum: what the ladder says of it."""
     value = _output(operation)
     rung, _, name = own.rung.partition(":")
@@ -314,6 +318,9 @@ def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: O
     return Analysis(
         site, operation.name, side, _operands(run.file, operation), int(own.evidence.get("terms", 0)), results, own.count, "",
         accumulator, "assumed", own.verdict, own.cause, own.statement, (test,), own.zrms, own.zmax, own.evidence.get("chain"),
+        hypotheses=() if ways is None else ways.hypotheses,
+        computed="" if ways is None else ways.statement,
+        fits=() if ways is None else ways.fits,
         advice=advice_for(own.verdict, own.cause, {"rung": own.rung}),
         evidence={key: item for key, item in own.evidence.items() if key not in ("result", "chain")},
     )  # fmt: skip

@@ -86,6 +86,30 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """A parameter fitted to the results.
+
+    Attributes:
+        name: `epsilon`, `softmax scale`.
+        value, error: the estimate and its standard error.
+        declared: what the call was given.
+        inside: whether `declared` lies within 4 errors of `value`.
+    """
+
+    name: str
+    value: float
+    error: float
+    declared: float
+    inside: bool
+
+    @property
+    def text(self) -> str:
+        """`epsilon fitted 9.91e-06 ± 5e-09, declared 1e-05: outside`."""
+        where = "inside" if self.inside else "outside"
+        return f"{self.name} fitted {self.value:.6g} ± {self.error:.2g}, declared {self.declared:.6g}: {where}"
+
+
+@dataclass(frozen=True)
 class Analysis:
     """How one call added up.
 
@@ -105,6 +129,7 @@ class Analysis:
         ranges: the terms by stretches.
         profiles: the error along each axis.
         tree: the summation tree of the first winner.
+        computed: of a fused call which way it was computed, in a sentence; the hypotheses are those ways. fits: parameters fitted to it.
         advice: what would make the two agree, or that nothing needs doing.
         evidence: whatever else the deciding rung measured.
     """
@@ -135,6 +160,8 @@ class Analysis:
     ranges: tuple[TermRange, ...] = ()
     profiles: tuple[Profile, ...] = ()
     tree: Tree | None = None
+    computed: str = ""
+    fits: tuple[Fit, ...] = ()
     advice: tuple[str, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
 

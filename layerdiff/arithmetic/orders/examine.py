@@ -27,6 +27,7 @@ from layerdiff.arithmetic.sums import VALID_BELOW
 Array = NDArray[Any]
 SHOWN: Final = 12
 """Hypotheses that are kept beside the winners."""
+_SHOWN_ELSEWHERE: Final = ("result", "chain", "order", "arithmetic", "made", "tried")
 _AXES: Final = {1: ("result",), 2: ("row", "column"), 3: ("batch", "row", "column"), 4: ("batch", "head", "row", "column")}
 
 
@@ -95,34 +96,34 @@ def examine(one: Sum, trees: tuple[tuple[str, Tree], ...] = (), *, site: str = "
     slope = slope_of(error[live], exact[live])
     winner = ran.winners[0].candidate.order if ran is not None and ran.winners else None
     return Analysis(
-        site,
-        one.operator,
-        side,
-        one.operands,
-        one.spread.terms,
-        one.results or recorded.size,
-        int(live.sum()),
-        one.sampled,
-        one.accumulator.name,
-        one.source,
-        verdict,
-        own.cause,
-        statement,
-        _tests(own, ran, rung, residual, distance, z, recorded, bound),
-        float(rms(z[live])),
-        float(np.max(z[live])) if np.any(live) else 0.0,
-        own.evidence.get("chain"),
-        None if slope is None else slope[0],
-        None if slope is None else slope[1],
-        histogram_of(np.copysign(z, error)[live]) if np.any(sigma > 0) else None,
-        0 if ran is None else ran.informative,
-        () if ran is None else _hypotheses(ran),
-        () if ran is None else ran.families,
-        term_ranges(parts) if parts is not None and np.any(parts.error) else (),
-        profiles_of(np.square(np.where(live, distance, 0.0)), one.axes or _AXES.get(recorded.ndim, ())),
-        winner.tree() if isinstance(winner, Order) else winner,
-        advice_for(verdict, own.cause, {**own.evidence, "rung": own.rung}),
-        {key: value for key, value in own.evidence.items() if key not in ("result", "chain", "order", "arithmetic", "made", "tried")},
+        site=site,
+        operator=one.operator,
+        side=side,
+        operands=one.operands,
+        terms=one.spread.terms,
+        results=one.results or recorded.size,
+        compared=int(live.sum()),
+        sampled=one.sampled,
+        accumulator=one.accumulator.name,
+        source=one.source,
+        verdict=verdict,
+        cause=own.cause,
+        statement=statement,
+        tests=_tests(own, ran, rung, residual, distance, z, recorded, bound),
+        zrms=float(rms(z[live])),
+        zmax=float(np.max(z[live])) if np.any(live) else 0.0,
+        chain=own.evidence.get("chain"),
+        slope=None if slope is None else slope[0],
+        slope_t=None if slope is None else slope[1],
+        histogram=histogram_of(np.copysign(z, error)[live]) if np.any(sigma > 0) else None,
+        informative=0 if ran is None else ran.informative,
+        hypotheses=() if ran is None else _hypotheses(ran),
+        tried=() if ran is None else ran.families,
+        ranges=term_ranges(parts) if parts is not None and np.any(parts.error) else (),
+        profiles=profiles_of(np.square(np.where(live, distance, 0.0)), one.axes or _AXES.get(recorded.ndim, ())),
+        tree=winner.tree() if isinstance(winner, Order) else winner,
+        advice=advice_for(verdict, own.cause, {**own.evidence, "rung": own.rung}),
+        evidence={key: value for key, value in own.evidence.items() if key not in _SHOWN_ELSEWHERE},
     )
 
 

@@ -165,7 +165,7 @@ def race(course: Course, trees: tuple[tuple[str, Tree], ...] = (), *, orders: bo
 
 
 def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp], *, closest: bool) -> Race:
-    """Heat after heat, each of more results: whoever misses one is out. With `closest` those nearest to a middle, which tell most, come first."""
+    """Heat after heat, each of more results: whoever misses one is out. `closest`: those nearest to a middle, which tell most, first."""
     compared, families = int(course.live.sum()), _families(candidates)
     if where.size == 0 or not candidates:
         return Race((), None, (), compared, int(where.size), families)

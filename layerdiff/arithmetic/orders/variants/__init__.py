@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.contract import ContractError
 from layerdiff.arithmetic.orders.variants.attention import attention_variants
 from layerdiff.arithmetic.orders.variants.norms import norm_variants
-from layerdiff.arithmetic.orders.variants.ranking import Fit, Variants
+from layerdiff.arithmetic.orders.variants.ranking import Variants
 from layerdiff.arithmetic.orders.variants.softmax import softmax_variants
 from layerdiff.trace.arguments import Arguments
 
-__all__ = ["Fit", "Variants", "variants_of"]
+__all__ = ["Variants", "variants_of"]
 
 
 def variants_of(operator_name: str, arguments: Arguments, recorded: Sequence[NDArray[Any]], dtypes: Sequence[str]) -> Variants | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.formats import FLOAT32, Format, excess, round_to
-from layerdiff.arithmetic.orders.analysis import Hypothesis
+from layerdiff.arithmetic.orders.analysis import Fit, Hypothesis
 from layerdiff.arithmetic.orders.candidates import SHORT
 from layerdiff.arithmetic.residual import ZRMS_LIMIT
 
@@ -32,30 +32,6 @@ SLACK: Final = 16
 fp32 in scores and exponentials. One probability that rounds the other way moves some results of its row together. Calibrated likewise."""
 NAMED: Final = 6
 """Ways of a class that a sentence lists; the hypotheses have them all."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A parameter fitted to the results.
-
-    Attributes:
-        name: `epsilon`, `softmax scale`.
-        value, error: the estimate and its standard error.
-        declared: what the call was given.
-        inside: whether `declared` lies within 4 errors of `value`.
-    """
-
-    name: str
-    value: float
-    error: float
-    declared: float
-    inside: bool
-
-    @property
-    def text(self) -> str:
-        """`epsilon fitted 9.91e-06 ± 5e-09, declared 1e-05: outside`."""
-        where = "inside" if self.inside else "outside"
-        return f"{self.name} fitted {self.value:.6g} ± {self.error:.2g}, declared {self.declared:.6g}: {where}"
 
 
 INSIDE: Final = 4.0

@@ -14,14 +14,28 @@ if TYPE_CHECKING:
     from layerdiff.arithmetic.registry import register_contract
     from layerdiff.assertion import assert_same
     from layerdiff.compare import compare_traces
+    from layerdiff.judge.order import order_of_pair, order_of_trace
     from layerdiff.record.recorder import Recorder
+    from layerdiff.replay.probing import probe
     from layerdiff.saved.comparison import Comparison
     from layerdiff.saved.file import open_comparison
     from layerdiff.trace.reader import open_trace
 
 __version__ = "0.1.0"
 
-__all__ = ["Comparison", "Recorder", "__version__", "assert_same", "compare_traces", "open_comparison", "open_trace", "register_contract"]
+__all__ = [
+    "Comparison",
+    "Recorder",
+    "__version__",
+    "assert_same",
+    "compare_traces",
+    "open_comparison",
+    "open_trace",
+    "order_of_pair",
+    "order_of_trace",
+    "probe",
+    "register_contract",
+]
 
 _HOMES = {
     "Comparison": "layerdiff.saved.comparison",
@@ -30,6 +44,9 @@ _HOMES = {
     "compare_traces": "layerdiff.compare",
     "open_comparison": "layerdiff.saved.file",
     "open_trace": "layerdiff.trace.reader",
+    "order_of_pair": "layerdiff.judge.order",
+    "order_of_trace": "layerdiff.judge.order",
+    "probe": "layerdiff.replay.probing",
     "register_contract": "layerdiff.arithmetic.registry",
 }
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.contract import ContractError, bind, bounded
 from layerdiff.arithmetic.contracts.attention import _DEFAULTS, _NAMES
 from layerdiff.arithmetic.formats import FLOAT32, Format, format_named
+from layerdiff.arithmetic.orders.analysis import Fit
 from layerdiff.arithmetic.orders.variants.attention_ways import ways_of
-from layerdiff.arithmetic.orders.variants.ranking import NOISE, Array, Fit, Made, Variants, fit, rank
+from layerdiff.arithmetic.orders.variants.ranking import NOISE, Array, Made, Variants, fit, rank
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.arithmetic.sums import ROUNDING_SIGMA
 from layerdiff.trace.arguments import Arguments

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.contracts.norms import _batch, _group, _layer, _rms
 from layerdiff.arithmetic.contracts.reductions import ONE_SIGNED_BIAS
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, FLOAT32, Format, format_named, round_to
-from layerdiff.arithmetic.orders.analysis import Hypothesis
+from layerdiff.arithmetic.orders.analysis import Fit, Hypothesis
 from layerdiff.arithmetic.orders.candidates import SHORT
 from layerdiff.arithmetic.orders.variants.last_bits import Last
-from layerdiff.arithmetic.orders.variants.ranking import Array, Fit, Made, Variants, fit, rank
+from layerdiff.arithmetic.orders.variants.ranking import Array, Made, Variants, fit, rank
 from layerdiff.arithmetic.orders.variants.softmax import MOST_TERMS, chain
 from layerdiff.arithmetic.sums import ROUNDING_SIGMA
 from layerdiff.trace.arguments import Arguments

@@ -75,6 +75,9 @@ def test_public_names() -> None:
         "compare_traces",
         "open_comparison",
         "open_trace",
+        "order_of_pair",
+        "order_of_trace",
+        "probe",
         "register_contract",
     ]
     for name in layerdiff.__all__:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from layerdiff.arithmetic.orders.analysis import Analysis, OrderReport
+from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis, OrderReport
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import count
 from layerdiff.rows.order import mark_of
@@ -77,6 +77,11 @@ def _tests(analysis: Analysis) -> Iterator[str]:
 
 
 def _candidates(analysis: Analysis) -> Iterator[str]:
+    if analysis.computed:
+        yield f"{text(analysis.computed)}\n"
+    yield from (f"- {text(one.text)}" for one in analysis.fits)
+    if analysis.fits:
+        yield ""
     shown = analysis.hypotheses[:_CANDIDATES]
     if not shown:
         return
@@ -85,13 +90,17 @@ def _candidates(analysis: Analysis) -> Iterator[str]:
     for one in shown:
         also = f" (the same as {', '.join(map(text, one.also[:_ALSO]))})" if one.also else ""
         name = f"**{text(one.name)}**{also}" if one.won else text(one.name)
-        yield f"| {name} | {text(one.arithmetic)} | {count(one.made)} of {count(one.tried)} | {'makes them all' if one.won else ''} |"
+        yield f"| {name} | {text(one.arithmetic)} | {count(one.made)} of {count(one.tried)} | {_won(one)} |"
     left = len(analysis.hypotheses) - len(shown)
     if left > 0:
         yield f"\n{count(left)} more are in the JSON (`--json FILE`)."
     if analysis.tried:
         yield f"\nTried: {'; '.join(text(one) for one in analysis.tried)}."
     yield ""
+
+
+def _won(one: Hypothesis) -> str:
+    return "" if not one.won else "holds" if one.kind == "variant" else "makes them all"
 
 
 def _drawn(analysis: Analysis) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from layerdiff.arithmetic.orders.analysis import Analysis, OrderReport
 from layerdiff.rows.cells import cell_width, fit, shorten, visible
 from layerdiff.rows.figures import count
-from layerdiff.rows.order_candidates import candidate_lines
+from layerdiff.rows.order_candidates import candidate_lines, fit_lines
 from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
 from layerdiff.rows.order_ladder import ladder_lines
 from layerdiff.rows.section import LABEL, heading, labelled, said
@@ -100,6 +100,7 @@ def _one(report: OrderReport, analysis: Analysis, width: int, *, alone: bool) ->
         _added(analysis, width),
         ladder_lines(analysis, mark_of(analysis.verdict).tone, width),
         candidate_lines(analysis, width),
+        fit_lines(analysis, width),
         error_lines(analysis, width),
         term_lines(analysis, width),
         profile_lines(analysis, width),

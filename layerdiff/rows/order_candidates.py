@@ -9,7 +9,7 @@ from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis
 from layerdiff.arithmetic.orders.race import ENOUGH
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.figures import count
-from layerdiff.rows.section import bar, heading, labelled
+from layerdiff.rows.section import LABEL, bar, heading, labelled
 from layerdiff.rows.tones import Line, Tone, line
 
 _WINNERS: Final = 6
@@ -18,17 +18,19 @@ _ALSO: Final = 12
 _LEAST_BAR, _LONGEST_BAR, _LEAST_NAME = 8, 32, 28
 """Cells."""
 _UNTRIED: Final = "any other order, orders that change from result to result, and atomics, which have none"
-_KINDS: Final = {"variant": "computed in another way"}
+_UNTRIED_WAYS: Final = "any other way to compute it, another library's exponential or root to its last bit among them"
 
 
 def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
     """A bar a candidate, the winners first; then the gap, and what was tried and what not."""
     if not analysis.hypotheses:
         return
+    ways = all(one.kind == "variant" for one in analysis.hypotheses)
     winners, others = analysis.winners, [one for one in analysis.hypotheses if not one.won]
     useful = [one for one in others[:_OTHERS] if one.made] or others[:1]
     shown = [*winners[:_WINNERS], *useful]
-    yield heading("candidate orders", width, "results made bit for bit, of those tried")
+    yield heading("how it was computed" if ways else "candidate orders", width, "results made bit for bit, of those tried")
+    yield from (line("    ", piece) for piece in wrap(visible(analysis.computed), width - 4, lines=6))
     made = [f"{count(one.made)} of {count(one.tried)}" for one in shown]
     numbers = max(map(len, made))
     alike = len(shown) > 1 and len({_how(one) for one in shown}) == 1
@@ -47,7 +49,8 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
         yield from _names(one, text if cell_width(text) > name else "", width)
     more = len(winners) - _WINNERS, len(others) - len(useful)
     if more[0] > 0:
-        yield line((f"    and {count(more[0])} more that make them all: these results do not tell them apart", Tone.DIM))
+        what = "hold" if ways else "make them all"
+        yield line((f"    and {count(more[0])} more that {what}: these results do not tell them apart", Tone.DIM))
     if more[1] > 0:
         rest = others[len(useful) :]
         best = max(rest, key=lambda one: one.share)
@@ -55,20 +58,36 @@ def candidate_lines(analysis: Analysis, width: int) -> Iterator[Line]:
         yield line((f"    {words}", Tone.DIM))
     if alike and _how(shown[0]):
         yield from labelled("all in", _how(shown[0]), width)
-    yield from _gap(analysis, width)
+    if not ways:
+        yield from _gap(analysis, width)
     if analysis.tried:
         yield from labelled("tried", " · ".join(visible(text) for text in analysis.tried), width)
-    yield from labelled("never tried", _UNTRIED, width, tone=Tone.DIM)
+    yield from labelled("never tried", _UNTRIED_WAYS if ways else _UNTRIED, width, tone=Tone.DIM)
+
+
+def fit_lines(analysis: Analysis, width: int) -> Iterator[Line]:
+    """Parameters that were fitted to the results, each with its uncertainty and what the call was given."""
+    if not analysis.fits:
+        return
+    yield heading("fitted", width, "what the results say that a parameter was")
+    name = max(LABEL, *(cell_width(visible(one.name)) + 4 for one in analysis.fits))
+    values = [f"{one.value:.6g} ± {one.error:.2g}" for one in analysis.fits]
+    for one, value in zip(analysis.fits, values, strict=True):
+        tone = Tone.WITHIN if one.inside else Tone.FAULT
+        yield line(
+            ("  " + fit(visible(one.name), name - 2), Tone.DIM), (fit(value, max(map(len, values))), Tone.STRONG),
+            f"   declared {one.declared:.6g}   ", ("✓ inside" if one.inside else "▲ outside", tone),
+        )  # fmt: skip
 
 
 def _how(one: Hypothesis) -> str:
-    """The arithmetic of a candidate, and what sets its kind apart."""
-    return ", ".join(visible(text) for text in (one.arithmetic, _KINDS.get(one.kind, "")) if text)
+    """The arithmetic of a candidate."""
+    return visible(one.arithmetic)
 
 
 def _candidate(one: Hypothesis, name: str, how: str, made: str, cells: int) -> Line:
     tone = Tone.DIM if not one.won else Tone.NOTICE if one.kind == "lower" else Tone.WITHIN
-    glyph = " " if not one.won else "◆" if one.kind == "lower" else "≡"
+    glyph = " " if not one.won else {"lower": "◆", "variant": "✓"}.get(one.kind, "≡")
     filled, empty = bar(one.share, cells)
     return line(
         (f"  {glyph} ", tone), (f"{name}  ", Tone.STRONG if one.won else Tone.PLAIN), (filled, tone), (empty, Tone.FAINT),

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.report.order_json import order_as_json_text
 from layerdiff.report.order_markdown import order_markdown
-from tests.rows.order_reports import all_reports, dropped_split, no_order, not_valid, other_order, single, split_k
+from tests.rows.order_reports import all_reports, attention, dropped_split, no_order, not_valid, other_order, single, split_k
 
 REPORTS = all_reports()
 SCHEMA = json.loads(files("layerdiff.saved").joinpath("order.schema.json").read_text())
@@ -84,3 +84,12 @@ def test_markdown_of_two_traces_and_as_a_section() -> None:
     assert "\n#### Reference\n" in made and "\n#### Target\n" in made
     assert "- reference: ≡ order-exact: sequential makes every one" in made
     assert 1 == made.count("Nothing needs doing")
+
+
+def test_markdown_of_a_fused_call() -> None:
+    made = order_markdown(single(attention()))
+    assert "- temperature fitted 1.02 ± 0.001, declared 1: outside" in made
+    assert (
+        "| **online softmax, tiles of 64** (the same as online softmax, tiles of 128) | probabilities in bf16 | 32,700 of 32,768 | holds |"
+        in made
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis, OrderReport, Profile, TermRange, Test, Word
+from layerdiff.arithmetic.orders.analysis import Analysis, Fit, Hypothesis, OrderReport, Profile, TermRange, Test, Word
 from layerdiff.arithmetic.orders.tree import Tree, chain
 
 SITE: Final = "model.layers.0.mlp.down_proj/aten.mm.default#0"
@@ -241,6 +241,26 @@ def broken(side: str = "") -> Analysis:
     )  # fmt: skip
 
 
+def attention(side: str = "") -> Analysis:
+    """A fused attention: a class of ways that holds, and its scale fitted."""
+    ways = (
+        Hypothesis(
+            "online softmax, tiles of 64", ("online softmax, tiles of 128",), "probabilities in bf16", "variant", 32_700, 32_768, True
+        ),
+        Hypothesis("one softmax", (), "probabilities in fp32", "variant", 30_100, 32_768, False),
+    )
+    return Analysis(
+        "layers.0.self_attn/aten._scaled_dot_product_flash_attention.default#0", "aten._scaled_dot_product_flash_attention.default", side,
+        "[1, 4, 128, 64] bf16 · [1, 4, 128, 64] bf16 · [1, 4, 128, 64] bf16 -> [1, 4, 128, 64] bf16", 128, 32_768, 32_768, "all",
+        "float32", "assumed", "order-consistent", None, "128 additions at float32 make this error: zrms 0.484 of 1.5, zmax 3.41 of 12.",
+        tests=ladder(("4", True, 0.484, 1.5, "zrms 0.484 of 1.5, zmax 3.41 of 12"), decided="4"),
+        zrms=0.484, zmax=3.41, chain=25.0, hypotheses=ways,
+        computed="online softmax in tiles of 64 or 128, probabilities in bf16: these results do not tell the tiles apart.",
+        fits=(Fit("softmax scale", 0.124998, 2.1e-6, 0.125, True), Fit("temperature", 1.02, 0.001, 1.0, False)),
+        advice=(NOTHING,),
+    )  # fmt: skip
+
+
 def single(analysis: Analysis) -> OrderReport:
     """What `layerdiff order TRACE SITE` says."""
     return OrderReport((analysis,), analysis.verdict, analysis.statement, advice=analysis.advice)
@@ -286,6 +306,7 @@ SINGLES: Final = {
     "too_few": too_few,
     "not_valid": not_valid,
     "broken": broken,
+    "attention": attention,
 }
 PAIRS: Final = {"other_order": other_order, "defect_against_right": defect_against_right}
 

@@ -16,6 +16,7 @@ from layerdiff.rows.section import bar, heading
 from layerdiff.rows.tones import Line, Tone
 from tests.rows.order_reports import (
     all_reports,
+    attention,
     bf16_partials,
     dropped_split,
     no_order,
@@ -350,3 +351,14 @@ def test_a_call_of_one_side_says_whose_it_is() -> None:
 def test_a_histogram_of_nothing_is_not_drawn() -> None:
     one = replace(split_k(), histogram=tuple((-12.0 + i, 0) for i in range(24)))
     assert "│" not in text(list(error_lines(one, 80)))
+
+
+def test_ways_to_compute_a_fused_call_and_what_was_fitted() -> None:
+    made = said(single(attention()), 120)
+    assert "── how it was computed ──" in made and "candidate orders" not in made and "gap  " not in made
+    assert "online softmax in tiles of 64 or 128, probabilities in bf16: these results do not tell the tiles apart." in made
+    assert "  ✓ online softmax, tiles of 64  ━" in made
+    assert "    the same as online softmax, tiles of 128" in made
+    assert "never tried  any other way to compute it" in made
+    assert "  softmax scale  0.124998 ± 2.1e-06   declared 0.125   ✓ inside" in made
+    assert "  temperature    1.02 ± 0.001         declared 1   ▲ outside" in made

@@ -285,7 +285,7 @@ def test_end(snap_compare: Snap, name: str, size: tuple[int, int]) -> None:
     assert snap_compare(LayerdiffApp(faulty()), terminal_size=size, run_before=shown(all_reports()[name], "G"))
 
 
-@pytest.mark.parametrize("name", ["bf16_partials", "not_valid", "too_few", "broken"])
+@pytest.mark.parametrize("name", ["bf16_partials", "not_valid", "too_few", "broken", "attention"])
 def test_other_verdicts(snap_compare: Snap, name: str) -> None:
     assert snap_compare(LayerdiffApp(faulty()), terminal_size=SIZE, run_before=shown(all_reports()[name]))
 

@@ -125,12 +125,42 @@ class Versions(Values):
                 if lying is not None:
                     self.record(lying, policy)
                     value = self._view_of(tensor, storage, memory, first, nbytes)
+        numbers = ("numbers", dtype, first, nbytes)  # of all elements that lie there, in whatever order
+        if value is None and measures and plainly and not policy.bytes_kept and numbers in memory.places:
+            value = self._with_numbers_of(memory.places[numbers], tensor, storage, policy, kind, name, memory)
         if value is None:
             value = self._store(tensor, part, None, policy, kind, name, memory)
             value.run = run = (first, nbytes, sample_run(storage, first, nbytes) if measures else b"")
+            if dense and plainly and nbytes and value.statistics is not None:
+                memory.places[numbers] = value
             if dense and plainly and nbytes and value.kept:
                 memory.runs = [Run(tensor, value, *run), *memory.runs[: _MOST_RUNS - 1]]
         memory.places[place] = value
+        return value
+
+    def _with_numbers_of(
+        self,
+        whole: Value,
+        tensor: Tensor,
+        storage: UntypedStorage,
+        policy: Policy,
+        kind: ValueKind,
+        name: str | None,
+        memory: Memory[Value],
+    ) -> Value | None:
+        """A value without bytes that has all elements of `whole` once, perhaps in another order: what is known of those holds for it."""
+        first, nbytes, sampled = whole.run
+        if sampled != sample_run(storage, first, nbytes) or (self._fingerprints and kind is not ValueKind.ACTIVATION):
+            return None  # a weight's fingerprint goes with those of its roundings
+        fingerprint = None
+        if tensor.is_contiguous():
+            fingerprint = whole.fingerprint
+        elif self._fingerprints or tensor.numel() * tensor.dtype.itemsize != nbytes or _lying(tensor) is None:
+            return None
+        value = Value(False, whole.statistics, fingerprint)
+        value.run, value.sampled, value.kind, value.name = whole.run, whole.sampled, kind, name
+        reason = policy.refuse(nbytes)
+        self._sink.add_value(value, self._row(tensor, None, kind, name, reason, whole.statistics, fingerprint, memory), None, nbytes)
         return value
 
     def record_unwritten(self, tensor: Tensor) -> Value:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from layerdiff import Recorder, compare_traces
 from tests.bench.record_bench import Row, check_complete
-from tests.evaluate.models import VOCABULARY, Size, llama
 
 FLOOR = 6.0
-LARGE = Size(1024, 2, 512, 1)
-TINY = Size(64, 1, 16, 1)
+LARGE, TINY = (1024, 512), (128, 16)
+"""Hidden size and length."""
+VOCABULARY = 1000
 
 
 def rows(repeats: int = 3) -> list[Row]:
@@ -41,23 +42,33 @@ def _row(folder: Path, attention: str, other_epsilon: bool, repeats: int) -> Row
     return name, min(took) / forward, FLOOR, f"float64 passes of {forward:.2f} s; {nbytes[0] / 1e6:.0f} MB a trace"
 
 
-def _model(size: Size, attention: str) -> nn.Module:
+def _model(size: tuple[int, int], attention: str) -> nn.Module:
+    hidden = size[0]
     torch.manual_seed(0)
-    return llama(size, attention)
+    config = LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=hidden * 11 // 4,
+        num_hidden_layers=2,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 128,
+        vocab_size=VOCABULARY,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config).eval()
 
 
-def _ids(size: Size) -> torch.Tensor:
-    return torch.randint(0, VOCABULARY, (size.batch, size.length), generator=torch.Generator().manual_seed(1))
+def _ids(size: tuple[int, int]) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (1, size[1]), generator=torch.Generator().manual_seed(1))
 
 
-def _forward(size: Size, attention: str) -> float:
+def _forward(size: tuple[int, int], attention: str) -> float:
     """Seconds of a forward in float64."""
     model, ids = _model(size, attention).double(), _ids(size)
     with torch.no_grad():
         return min(_processor(lambda: model(input_ids=ids)) for _ in range(2))
 
 
-def _judged(folder: Path, size: Size, attention: str, other_epsilon: bool) -> tuple[float, int]:
+def _judged(folder: Path, size: tuple[int, int], attention: str, other_epsilon: bool) -> tuple[float, int]:
     """Seconds that a comparison takes, and the bytes of a trace."""
     paths = folder / "reference.h5", folder / "target.h5"
     for path, changed in zip(paths, (False, other_epsilon), strict=True):

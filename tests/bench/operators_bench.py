@@ -20,6 +20,7 @@ from layerdiff.record.hooks import ModuleHooks
 from layerdiff.record.operators import OperatorMode
 from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
 from layerdiff.record.plan import Counter
+from layerdiff.trace.schema import Storage
 from tests.bench.record_bench import Row, check_complete, raw_write, timed
 from tests.models import MiniLlama, tokens
 
@@ -73,6 +74,7 @@ def rows(repeats: int = 5) -> list[Row]:
             model = MiniLlama(vocab=1000, hidden=1024, inner=2816, heads=16, layers=8).eval().to(dtype)
             for fingerprints in (False, True):
                 found.append(_operands(model, dtype, folder, fingerprints, repeats))
+            found.append(_bytes(model, dtype, folder))
         for hidden in (512, 1024):
             model = MiniLlama(vocab=1000, hidden=hidden, inner=hidden * 11 // 4, heads=hidden // 64, layers=8).eval()
             found += [_statistics(model, hidden, folder, fingerprints, repeats) for fingerprints in (False, True)]
@@ -87,10 +89,11 @@ def _a_call(repeats: int) -> list[Row]:
     torch.set_num_threads(1)
     model, ids = MiniLlama(vocab=1000, hidden=64, inner=128, heads=4, layers=8).eval(), tokens(1, 16, vocab=1000)
     nothing = _Nothing()  # type: ignore[no-untyped-call]
-    times: dict[str, list[float]] = {"plain": [], "nothing": [], "stack": [], "rows": []}
+    times: dict[str, list[float]] = {"plain": [], "nothing": [], "stack": [], "modules": [], "rows": []}
     contexts: dict[str, Callable[[], Any]] = {
         "nothing": lambda: nothing,
         "stack": lambda: _Watching(model, modules="none", operators="none"),
+        "modules": lambda: _Watching(model, modules=None, operators="none"),
         "rows": lambda: _Watching(model, modules=None, operators="*"),
     }
     count = 0
@@ -107,9 +110,11 @@ def _a_call(repeats: int) -> list[Row]:
     plain = statistics.median(times["plain"])
     cost = {name: 1e6 * (statistics.median(times[name]) - plain) / count for name in contexts}
     note = f"{count} calls; a mode that does nothing {cost['nothing']:.1f} us"
+    modules, own = cost["modules"] - cost["stack"], cost["rows"] - cost["modules"]
+    share = f"{cost['rows']:.1f} us, {modules:.1f} of them the rows of modules, {own:.1f} the operator's own"
     return [
         ("an operator with the module stack alone, us", cost["stack"], 12.0, note),
-        ("complete rows without values, over a mode that does nothing", cost["rows"] / cost["nothing"], 3.0, f"{cost['rows']:.1f} us"),
+        ("complete rows without values, over a mode that does nothing", cost["rows"] / cost["nothing"], 3.0, share),
     ]
 
 
@@ -137,6 +142,22 @@ def _operands(model: nn.Module, dtype: torch.dtype, folder: Path, fingerprints: 
     name = f"operands{' and fingerprints' if fingerprints else ''}, {str(dtype)[6:]}, hidden 1024, seq 512, less the raw write"
     note = f"{1e3 * before:.0f} ms plain, {1e3 * after:.0f} ms recorded, {nbytes / 1e6:.0f} MB, raw write {1e3 * write:.0f} ms"
     return name, (after - write) / before, None if fingerprints else 2.5, note
+
+
+def _bytes(model: nn.Module, dtype: torch.dtype, folder: Path) -> Row:
+    """The file's size over the bytes of its distinct values: of equal bits one, views and versions none."""
+    path = folder / f"{time.monotonic_ns()}.h5"
+    with torch.no_grad(), Recorder(path, model, operators=True, weights="none"):
+        model(tokens(1, 512, vocab=1000))
+    check_complete(path)
+    file = open_trace(path).files[0]
+    columns = file.values
+    stored = [value for value in range(len(columns)) if columns.storage[value] in (Storage.DATASET, Storage.SLAB)]
+    distinct = {(file.fingerprint(value), file.dtype_name(value)): int(columns.nbytes[value]) for value in stored}
+    size, nbytes = path.stat().st_size, sum(distinct.values())
+    path.unlink()
+    name = f"trace with operands, {str(dtype)[6:]}, hidden 1024, seq 512: its size over that of the distinct values"
+    return name, size / nbytes, 1.2, f"{size / 1e6:.0f} MB, {len(stored)} values stored, {len(distinct)} distinct"
 
 
 def _statistics(model: nn.Module, hidden: int, folder: Path, fingerprints: bool, repeats: int) -> Row:

@@ -29,9 +29,10 @@ class Model(nn.Module):
         super().__init__()
         self.proj = Projection()
         self.norm = nn.LayerNorm(48)
+        self.act = nn.Hardtanh()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm(self.proj(x))
+        y: Tensor = self.act(self.norm(self.proj(x)))
         return y
 
 

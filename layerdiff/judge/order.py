@@ -38,6 +38,7 @@ ROWS: Final = 512
 COLUMNS: Final = 1024
 BATCHES: Final = 8
 """Rows, columns and matrices of a product that are looked at."""
+_FUSED: Final = ("attention", "softmax", "_norm")
 _LISTED: Final = 4
 """Parts of a composed sum that are listed."""
 _SHORT: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
@@ -399,5 +400,8 @@ def _operators_inside(file: TraceFile, call: int) -> Iterator[int]:
 
 
 def _sums(operation: Operation) -> bool:
+    """Whether a call is a sum, or a fused call with sums inside."""
     contract = contract_of(operation.name)
-    return contract is not None and (contract.product is not None or contract.summing is not None)
+    if contract is None:
+        return False
+    return contract.product is not None or contract.summing is not None or any(word in operation.name for word in _FUSED)

@@ -99,7 +99,7 @@ def test_an_unknown_site_names_close_ones(run: Run, runs: tuple[Path, Path]) -> 
         ((), "layerdiff order takes TRACE SITE, or REFERENCE TARGET SITE"),
         ((MM, "x", "y"), "layerdiff order takes TRACE SITE, or REFERENCE TARGET SITE"),
         (("proj", "--step", "7"), "was not called at step 7"),
-        (("norm",), "norm is a module whose output is no single sum"),
+        (("act",), "act is a module whose output is no single sum"),
         (("proj", "-f", "html"), "'html' is not one of"),
     ],
 )

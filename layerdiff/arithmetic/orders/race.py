@@ -292,11 +292,19 @@ def _finished(summing: Summing, sums: NDArray[np.float64], accumulator: Format) 
     )
 
 
+_SORTS: Final = {
+    "bf16-partials": "partial sums in bf16",
+    "fp16-partials": "partial sums in fp16",
+    "bf16-accumulator": "a running sum in bf16",
+    "fp16-accumulator": "a running sum in fp16",
+}
+
+
 def _families(candidates: list[Candidate]) -> tuple[str, ...]:
-    """`185 orders: fp32, fused multiply-add`."""
+    """`185 × orders with fp32, fused multiply-add`."""
     counts: dict[str, int] = {}
     for one in candidates:
-        said = one.arithmetic or (one.cause or "")
+        said = f"orders with {one.arithmetic}" if one.order is not None else f"sums of {_SORTS.get(one.cause or '', one.cause or '')}"
         counts[said] = counts.get(said, 0) + 1
     return tuple(f"{count} × {said}" for said, count in counts.items())
 
@@ -327,5 +335,7 @@ def reproduced(ran: Race) -> str:
     what = f"{every} {best.tried} results that tell orders apart are made bit for bit by {best.candidate.text}"
     others = len(ran.winners) - 1
     alike = f" (and {others} more that they do not tell apart)" if others else ""
-    after = f"; the next makes {ran.runner_up.made}" if ran.runner_up is not None and ran.runner_up.tried == best.tried else ""
+    after = ""
+    if ran.runner_up is not None and ran.runner_up.asked == best.asked:
+        after = f"; the next misses {ran.runner_up.tried - ran.runner_up.made}"
     return f"{what}{alike}{after}."

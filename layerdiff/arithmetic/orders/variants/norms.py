@@ -202,7 +202,12 @@ def ways_of(rows: Rows, format: Format) -> Iterator[_Way]:
 
 def _plain(rows: Rows, narrow: Format | None, last: Last, *, bias: bool = True) -> Array:
     parts = _Parts.of(rows)
-    return _finished(rows, narrow, last.bits(parts.mean, 2.0), last.bits(parts.scale, 2.0 + parts.ratio), last, bias=bias)
+    return _finished(rows, narrow, last.bits(parts.mean, _units(rows)), last.bits(parts.scale, 2.0 + parts.ratio), last, bias=bias)
+
+
+def _units(rows: Rows) -> float:
+    """Units of fp32 by which a mean may be off, NOISE times: a third of what a sum from the first to the last leaves (F11)."""
+    return 2.0 + ROUNDING_SIGMA * math.sqrt(rows.x.shape[1] / 3.0) / 3.0
 
 
 def _product_rounded(rows: Rows, narrow: Format, last: Last) -> Array:
@@ -218,7 +223,7 @@ def _finished(rows: Rows, narrow: Format | None, mean: Array, scale: Array, last
 
 def _kept(rows: Rows, narrow: Format, last: Last, *, mean: bool = True, variance: bool = False) -> Array:
     parts = _Parts.of(rows)
-    means = last.bits(parts.mean, 2.0)
+    means = last.bits(parts.mean, _units(rows))
     if variance:
         scale = 1.0 / np.sqrt(round_to(last.bits(parts.variance, 4.0), narrow) + rows.epsilon)
     else:

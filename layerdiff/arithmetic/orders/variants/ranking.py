@@ -28,8 +28,11 @@ ALIKE: Final = 2.0
 NOISE: Final = 6.0
 DRAWS: Final = 6
 SLACK: Final = 16
+FAR: Final = 2.0
+FLOOR: Final = 0.002
 """A way holds where it misses at most SLACK results more than it misses of its own (the most of DRAWS) with NOISE times the noise of
-fp32 in scores and exponentials. One probability that rounds the other way moves some results of its row together. Calibrated likewise."""
+fp32 in scores and exponentials, and by at most FAR times as much (zrms, and FLOOR). One probability that rounds the other way moves
+some results of its row together. Calibrated likewise: right ways at most 1.0 times as much, near ones that are not tried 2 to 2000."""
 NAMED: Final = 6
 """Ways of a class that a sentence lists; the hypotheses have them all."""
 
@@ -111,13 +114,18 @@ class _Standing:
 
 
 def _standing(one: Made, live: NDArray[np.bool_], recorded: Array, sigma: Array, format: Format) -> _Standing:
-    values = one.values[live]
-    rounded = round_to(values, format)
+    rounded = round_to(one.values[live], format)
+    zrms = _zrms(recorded, one.values[live], sigma, format)
+    return _Standing(one, (one.name,), rounded, int(np.count_nonzero(rounded == recorded)), zrms)
+
+
+def _zrms(recorded: Array, values: Array, sigma: Array, format: Format) -> float:
+    """The distance of results to what a way makes, over sigma; beyond their rounding interval where they have 16 bits."""
+    if not sigma.size:
+        return float("nan")
     with np.errstate(all="ignore"):
         off = excess(recorded, values, format) if format.unit > FLOAT32.unit else np.abs(recorded - values)
-        z = np.where(np.isnan(off), np.inf, off) / sigma
-        zrms = float(np.sqrt(np.mean(np.square(z)))) if z.size else np.nan
-    return _Standing(one, (one.name,), rounded, int(np.count_nonzero(rounded == recorded)), zrms)
+        return float(np.sqrt(np.mean(np.square(np.where(np.isnan(off), np.inf, off) / sigma))))
 
 
 def _merged(standings: list[_Standing]) -> list[_Standing]:
@@ -140,11 +148,15 @@ def _class(standings: list[_Standing], recorded: Array, sigma: Array, live: NDAr
     drawn = [] if best.one.again is None else [best.one.again(draw)[live] for draw in range(DRAWS)]
     if format.unit <= FLOAT32.unit:
         # what is rounded on the way to 16 bits may round the other way, and moves the result by more than fp32 does
-        moved = [float(np.sqrt(np.mean(np.square((one - best.one.values[live]) / sigma)))) for one in drawn]
+        moved = [_zrms(one, best.one.values[live], sigma, format) for one in drawn]
         if not best.zrms <= max(ZRMS_LIMIT, *moved, 0.0):
             return []
         return [one for one in standings if one.zrms <= ALIKE * best.zrms]
-    missed = [int(np.count_nonzero(round_to(one, format) != best.rounded)) for one in drawn]
+    results = [round_to(one, format) for one in drawn]
+    far = [_zrms(one, best.one.values[live], sigma, format) for one in results]
+    if far and not best.zrms <= FAR * max(far) + FLOOR:
+        return []
+    missed = [int(np.count_nonzero(one != best.rounded)) for one in results]
     least = recorded.size - max(missed, default=0) - SLACK
     return [one for one in standings if one.made >= least and (one is best or not _beaten(one, best, recorded))]
 

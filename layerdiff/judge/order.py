@@ -282,7 +282,11 @@ def _own(file: TraceFile, operation: Operation, contract: Contract, arguments: A
     outputs = [operation.outputs[name] for name in sorted(operation.outputs)]
     recorded = [_wide(_read(file, value)) for value in outputs]
     dtypes = [file.dtype_name(value) for value in outputs]
-    return replay_call(contract, arguments, recorded, dtypes), variants_of(operation.name, arguments, recorded, dtypes)
+    own = replay_call(contract, arguments, recorded, dtypes)
+    try:
+        return own, variants_of(operation.name, arguments, recorded, dtypes)
+    except ContractError:  # it is evidence beside the ladder, which stands without it
+        return own, None
 
 
 def _own_with_torch(run: Recorded, operation: Operation, site: str) -> Own:

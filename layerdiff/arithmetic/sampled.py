@@ -1,8 +1,8 @@
 """Own replay of a large call: every element of it in fp32, and in float64 the rows that say most.
 
-A row of a matrix product or of attention is made of one row of the first operand, so rows can be replayed by themselves. In float64
-go those that lie farthest from the call done once in fp32, and as many at even distances. A sample acquits and convicts
-nobody: where it, or a row that was left out, shows more than arithmetic makes, the call is replayed whole.
+A row of a matrix product, of attention or of an elementwise call is made of one row of its operands, so rows can be replayed by
+themselves. In float64 go those that lie farthest from the call done once in fp32, and as many at even distances. A sample acquits and
+convicts nobody: where it, or a row that was left out, shows more than arithmetic makes, the call is replayed whole.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from layerdiff.arithmetic.attention_rows import attention_rows
 from layerdiff.arithmetic.contract import Array, ContractError
 from layerdiff.arithmetic.formats import FLOAT32, accumulator_for, format_named
 from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.pointwise_rows import pointwise_rows
 from layerdiff.arithmetic.product_rows import product_rows
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.arithmetic.residual import ZMAX_LIMIT
@@ -90,7 +91,7 @@ def _rows(operator: str, arguments: Arguments) -> Rows | None:
     name = rest.partition(".")[0]
     if namespace != "aten":
         return None
-    return product_rows(name, arguments) or attention_rows(name, arguments)
+    return product_rows(name, arguments) or attention_rows(name, arguments) or pointwise_rows(name, arguments)
 
 
 def _shaped(rows: Rows, recorded: Sequence[NDArray[np.generic]]) -> tuple[Array, ...] | None:

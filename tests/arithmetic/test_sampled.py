@@ -46,6 +46,10 @@ CALLS: dict[str, Callable[[torch.dtype], Call]] = {
     "bmm": lambda dtype: (ATEN.bmm.default, (HEADS[0][0].to(dtype), HEADS[1][0].transpose(1, 2).to(dtype)), {}),
     "attention": lambda dtype: (FLASH, tuple(x.to(dtype) for x in HEADS), {}),
     "causal attention": lambda dtype: (FLASH, (*(x.to(dtype) for x in HEADS), 0.0, True), {}),
+    "mul": lambda dtype: (ATEN.mul.Tensor, (random(4, ROWS, 128).to(dtype), random(ROWS, 1, seed=1).to(dtype)), {}),
+    "add": lambda dtype: (ATEN.add.Tensor, (random(1, 4, ROWS, 128).to(dtype), random(1, 1, ROWS, 128, seed=1).to(dtype)), {}),
+    "silu": lambda dtype: (ATEN.silu.default, (3 * random(ROWS, 640).to(dtype),), {}),
+    "softmax": lambda dtype: (ATEN._softmax.default, ((5 * random(2, ROWS, 320)).to(dtype) + MASK[0, 0, :, :320].to(dtype), -1, False), {}),
     "attention with a mask": lambda dtype: (FLASH, tuple(x.to(dtype) for x in HEADS), {"attn_mask": MASK.to(dtype), "scale": 0.2}),
 }
 EACH = pytest.mark.parametrize("make", CALLS.values(), ids=CALLS)

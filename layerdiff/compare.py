@@ -29,8 +29,10 @@ from layerdiff.errors import ComparisonError
 from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.measuring import fill, total_bytes
+from layerdiff.judge.measuring_ranks import Placed, fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
+from layerdiff.judge.ranked import RankedTables, add_ranks
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -99,19 +101,27 @@ def compare_in_steps(
     summary = _summary(alignments)
 
     found: list[Found] = []
+    placed: dict[int, Placed] = {}
+    ranked = isinstance(tables, RankedTables)
 
     def judge() -> Comparison:
         described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
-        return _judged(replace(described, found=tuple(found)), chosen, files, told)
+        parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
+        return _judged(replace(described, found=tuple(found), placed=parts), chosen, None if ranked else files, told)
 
-    total = total_bytes(pairs, sites, files)
+    if isinstance(tables, RankedTables):
+        total = total_bytes_of_ranks(pairs, files.reference[0], files.target, tables.ranks)
+        measured = fill_ranks(pairs, sites, tables.texts, files.reference[0], files.target, tables.ranks, placed)
+    else:
+        total = total_bytes(pairs, sites, files)
+        measured = fill(pairs, sites, tables.texts, files)
     yield Progress(0, total, judge)
     last, done = time.monotonic(), 0
-    for done in fill(pairs, sites, tables.texts, files):
+    for done in measured:
         if time.monotonic() - last > snapshot_seconds:
             yield Progress(done, total, judge)
             last = time.monotonic()
-    for numbers, _ in _file_pairs(traces):
+    for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
         if reason is not None:
@@ -211,14 +221,31 @@ _BY_PROFILE: Final = ("dtype-mismatch", "flip", "results-not-compared")
 _ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
 
 
+def is_ranked(traces: Both[Trace]) -> bool:
+    """Whether one reference process is held against the ranks of a target, whose values make up logical tensors."""
+    ranks = [file.rank for file in traces.target.files]
+    return len(traces.reference.files) == 1 and len(ranks) > 1 and None not in ranks and len(set(ranks)) == len(ranks)
+
+
 def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
-    tables, alignments = Tables(), []
+    tables, alignments = RankedTables() if is_ranked(traces) else Tables(), []
+    if isinstance(tables, RankedTables):
+        reference, targets = traces.reference.files[0], traces.target.files
+        ours, theirs = calls_of(reference), [calls_of(file) for file in targets]
+        alignments = [align(ours, one, profile.renames) for one in theirs]
+        add_ranks(tables, reference, targets, (ours, theirs), alignments)
+        return tables, _that_pair(traces, alignments)
     for numbers, rank in _file_pairs(traces):
         files = Both(traces.reference.files[numbers.reference], traces.target.files[numbers.target])
         calls = files.map(calls_of)
         alignment = align(calls.reference, calls.target, profile.renames)
         add_file_pair(tables, files, numbers, calls, alignment, rank=rank)
         alignments.append(alignment)
+    return tables, _that_pair(traces, alignments)
+
+
+def _that_pair(traces: Both[Trace], alignments: list[Alignment]) -> list[Alignment]:
+    """The alignments, where anything pairs. Raises ComparisonError where nothing does."""
     if not any(len(alignment.pairs) for alignment in alignments):
         hints = [remark for alignment in alignments for remark in alignment.remarks]
         hints += [
@@ -228,7 +255,7 @@ def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignmen
         raise ComparisonError(
             f"Nothing of {traces.reference.path} and {traces.target.path} pairs: no site has the same name, step and call.{said}"
         )
-    return tables, alignments
+    return alignments
 
 
 def _file_pairs(traces: Both[Trace]) -> list[tuple[Both[int], int | None]]:

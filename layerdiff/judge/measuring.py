@@ -18,7 +18,7 @@ from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Storage, ValueKind
 
-_NUMBERS = (
+NUMBERS = (
     *("equal", "count", "rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "mismatched"),
     *("nonfinite_reference", "nonfinite_target", "nonfinite_differ", "worst"),
 )
@@ -46,7 +46,7 @@ def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
                 return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")
             if screening["equal"] and screening["mismatched"] == 0:
                 screening = {**screening, "max_reference": _largest(files.reference, values.reference)}
-            return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in _NUMBERS}})
+            return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))
     return _from_statistics(files, values)

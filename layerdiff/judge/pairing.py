@@ -34,6 +34,10 @@ class Tables:
         self.pairs = GrowingTable({name: PAIRS[name] for name in _GROWN_PAIRS})
         self._parts: list[tuple[int, Both[TraceFile]]] = []
 
+    def add_pair(self, row: int, role: int, position: int, reference: int, target: int) -> None:
+        """Append a pair of values of the site at `row`; `position` as a number of the texts."""
+        self.pairs.append((row, role, position, reference, target))
+
     def end_part(self, files: Both[TraceFile]) -> None:
         """What was added since the last part came from these two files."""
         self._parts.append((len(self.pairs), files))
@@ -46,8 +50,8 @@ class Tables:
             for side in ("reference", "target"):
                 file, part = getattr(files, side), slice(start, stop)
                 values = pairs[f"{side}_value"][part]
-                pairs[f"{side}_dtype"][part] = _interned(self.texts, file, file.values.dtype[values])
-                pairs[f"{side}_shape"][part] = _interned(self.texts, file, file.values.shape[values])
+                pairs[f"{side}_dtype"][part] = interned(self.texts, file, file.values.dtype[values])
+                pairs[f"{side}_shape"][part] = interned(self.texts, file, file.values.shape[values])
                 if side == "target":
                     pairs["count"][part] = _counts(file, values)
             start = stop
@@ -60,7 +64,7 @@ def _complete(grown: dict[str, NDArray[Any]], columns: dict[str, np.dtype[Any]])
     return {name: grown[name] if name in grown else np.full(rows, unknown[name], dtype) for name, dtype in columns.items()}
 
 
-def _interned(texts: Texts, file: TraceFile, numbers: NDArray[Any]) -> NDArray[np.int32]:
+def interned(texts: Texts, file: TraceFile, numbers: NDArray[Any]) -> NDArray[np.int32]:
     """Texts of a file, by their numbers there, as numbers of the comparison's texts."""
     distinct, place = np.unique(numbers, return_inverse=True)
     known = np.array([texts.intern(file.text(number)) for number in distinct.tolist()], np.int32)
@@ -129,15 +133,15 @@ def add_file_pair(
     """
     texts = tables.texts
     row_of: Both[dict[int, int]] = Both({}, {})
-    edges = files.map(lambda file: _Edges(file, texts))
-    operators = files.map(lambda file: _interned(texts, file, file.calls.operator))
-    handed = files.map(_handed_state)
-    for reference, target, reason in _merged(alignment):
+    edges = files.map(lambda file: Edges(file, texts))
+    operators = files.map(lambda file: interned(texts, file, file.calls.operator))
+    handed = files.map(handed_state)
+    for reference, target, reason in merged(alignment):
         row = len(tables.sites)
         side, call = ("target", target) if target >= 0 else ("reference", reference)
         own = getattr(calls, side)
         known = calls.reference.type[reference] if reference >= 0 else None
-        statement = reason if reason is not None else _add_values(tables, edges, row, reference, target)
+        statement = reason if reason is not None else add_values(tables, edges, row, reference, target)
         tables.sites.append(
             (
                 texts.intern(getattr(alignment.sites, side)[call]),
@@ -164,14 +168,14 @@ def add_file_pair(
     tables.end_part(files)
 
 
-class _Edges:
+class Edges:
     """The edges of one file, call by call: roles, positions as numbers of the comparison's texts, values."""
 
     def __init__(self, file: TraceFile, texts: Texts) -> None:
         order = file.edge_order
         self.start = file.edge_start
         self.role = file.edges.role[order]
-        self.position = _interned(texts, file, file.edges.position[order])
+        self.position = interned(texts, file, file.edges.position[order])
         self.value = file.edges.value[order]
 
     def of(self, call: int) -> tuple[list[int], list[int], list[int]]:
@@ -184,7 +188,7 @@ _SEEN_OBJECT: Final = '{"seen": "'
 """How a recorder's picture of arguments shows an object whose tensors an enclosing call already showed."""
 
 
-def _handed_state(file: TraceFile) -> list[bool]:
+def handed_state(file: TraceFile) -> list[bool]:
     """Per call: whether a module was handed such an object."""
     modules = np.asarray(file.calls.kind) == CallKind.MODULE
     details = np.asarray(file.calls.detail)
@@ -193,7 +197,7 @@ def _handed_state(file: TraceFile) -> list[bool]:
     return found
 
 
-def _merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:
+def merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:
     """(reference call or -1, target call or -1, reason where unpaired), in order."""
     target_alone = dict(alignment.target_only)
     reference_alone = dict(alignment.reference_only)
@@ -212,18 +216,18 @@ def _merged(alignment: Alignment) -> list[tuple[int, int, str | None]]:
     return rows
 
 
-def _add_values(tables: Tables, edges: Both[_Edges], row: int, reference: int, target: int) -> str | None:
+def add_values(tables: Tables, edges: Both[Edges], row: int, reference: int, target: int) -> str | None:
     """Append the pairs of one pair of calls; returns, in words, what has no partner."""
     ours, theirs = edges.reference.of(reference), edges.target.of(target)
     if ours[:2] == theirs[:2]:
         for role, position, r, t in zip(*theirs[:2], ours[2], theirs[2], strict=True):
-            tables.pairs.append((row, role, position, r, t))
+            tables.add_pair(row, role, position, r, t)
         return None
     texts = tables.texts
     keys = Both(ours, theirs).map(lambda side: [(role, texts[text] or "") for role, text in zip(*side[:2], strict=True)])
     paired, reference_left, target_left = pair_positions(keys.reference, keys.target)
     for i, j in paired:
-        tables.pairs.append((row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j]))
+        tables.add_pair(row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j])
     left = [f"{keys.reference[i][1]} only in the reference" for i in reference_left]
     left += [f"{keys.target[j][1]} only in the target" for j in target_left]
     if not left:

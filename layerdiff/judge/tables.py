@@ -140,6 +140,17 @@ PAIRS: Final[dict[str, np.dtype[Any]]] = {
 }
 
 
+PLACED: Final[dict[str, np.dtype[Any]]] = {
+    "pair": _ROW,  # row of PAIRS, whose target is a logical tensor of many ranks
+    "file": _SMALL,  # of the target
+    "rank": _SMALL,
+    "placement": TEXT,  # how the ranks' values make up the logical tensor
+    "error": _REAL,  # relative L2 of this rank's part against its part of the reference; nan where it has none of its own
+    "agree": _CODE,  # 1: all ranks that hold the same places have the same numbers, 0: they differ, 2: none hold the same
+}
+"""One row a rank's part of a value; empty where each process is compared by itself."""
+
+
 class Texts:
     """Interned strings of one comparison. Index -1 reads as None."""
 

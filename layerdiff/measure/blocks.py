@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -26,6 +27,25 @@ class Blocks(Protocol):
 
         A block may be overwritten when the next is asked for.
         """
+
+
+@dataclass(frozen=True)
+class ArrayBlocks:
+    """A value in memory: `bits` of `dtype.raw`."""
+
+    dtype: Dtype
+    bits: NDArray[Any]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return int(self.bits.size)
+
+    def blocks(self, count: int) -> Iterator[NDArray[Any]]:
+        """Row-major runs of `count` elements."""
+        flat = self.bits.reshape(-1)
+        for start in range(0, flat.size, count):
+            yield flat[start : start + count]
 
 
 def side_by_side(reference: Blocks, target: Blocks, count: int) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:

@@ -7,7 +7,7 @@ A Comparison is never edited: judging it under another profile makes a new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.exact import Found
-from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.judge.tables import PLACED, Columns, Texts, Verdict
 from layerdiff.sides import Both
 
 Json = Any
@@ -83,6 +83,8 @@ class Comparison:
     alignment: AlignmentSummary = AlignmentSummary(0)
     found: tuple[Found, ...] = ()
     """What the operators' programs say, before a profile: empty where none were recorded."""
+    placed: Columns = field(default_factory=lambda: {name: np.empty(0, dtype) for name, dtype in PLACED.items()})
+    """Where the target's ranks hold parts of logical tensors: judge.tables.PLACED."""
     again: SecondRun | None = None
     baseline: Side | None = None
     """A run that is known to be right, such as the same model in bf16; its differences are in the column `baseline_rel_l2`."""

@@ -1,0 +1,274 @@
+"""How the values of many ranks make up one logical tensor: inferred from shapes and numbers against the reference, and nothing else.
+
+A placement is a list of positions: which places of one dimension of the logical tensor each rank holds. So contiguous, strided, zigzag,
+fused and replicated parts are one thing. Every reading that the shapes allow is scored, the best is taken, and what fits as well is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Kind = Literal["replicated", "sharded", "partial", "unknown"]
+PAD: Final = -1
+"""Of positions: what a rank holds here is no part of the logical tensor."""
+_FITS: Final = 0.5
+"""Relative error up to which a reading is believed against the plain one: a part of another rank has an error of about 1.4."""
+_ALIKE: Final = 1.05
+"""How much worse another reading may fit and still be kept: numbers that do not tell them apart."""
+_MATCHED: Final = 1 << 14
+"""Places of a dimension that are matched one by one where no regular reading fits."""
+_FEATURES: Final = 12
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where each rank's part belongs.
+
+    Attributes:
+        kind: "replicated": every rank holds the whole; "sharded": parts along `dim`; "partial": the ranks' values add up to the whole;
+            "unknown": the shapes allow no reading.
+        name: `sharded along 1, contiguous`.
+        dim: of the logical tensor, -1 where there is none.
+        positions: for each rank the places along `dim` that it holds, PAD for padding; empty unless sharded.
+        error: relative L2 error of this reading over all ranks; NaN where nothing was scored.
+        also: other readings that fit as well.
+        against: the error of the best reading that was left, NaN where there was none.
+    """
+
+    kind: Kind
+    name: str
+    dim: int = -1
+    positions: tuple[NDArray[np.intp], ...] = ()
+    error: float = float("nan")
+    also: tuple[str, ...] = ()
+    against: float = float("nan")
+
+    def part(self, whole: Array, rank: int) -> Array:
+        """What this rank should hold of the logical tensor; padding reads as zero."""
+        if self.kind != "sharded":
+            return whole
+        at = self.positions[rank]
+        found = np.take(whole, np.maximum(at, 0), axis=self.dim)
+        if np.any(at == PAD):
+            found = np.where(_along(at != PAD, self.dim, found.ndim), found, np.zeros((), found.dtype))
+        return np.asarray(found)
+
+    def joined(self, parts: Sequence[Array], shape: tuple[int, ...]) -> Array:
+        """The logical tensor of all ranks: of a place that several hold the first rank's part; of partial ones the sum, in float64."""
+        if self.kind == "partial":
+            return np.asarray(np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+        if self.kind != "sharded":
+            return parts[0]
+        whole = np.zeros(shape, parts[0].dtype)
+        for part, at in reversed(list(zip(parts, self.positions, strict=True))):
+            held = at != PAD
+            ahead = (slice(None),) * self.dim
+            whole[ahead + (at[held],)] = part[ahead + (held,)]  # noqa: RUF005
+        return whole
+
+    @property
+    def missing(self) -> int:
+        """How many places of the logical dimension no rank holds, of those up to the last that one does."""
+        if self.kind != "sharded":
+            return 0
+        held = np.unique(np.concatenate(self.positions))
+        held = held[held != PAD]
+        return int(held.max(initial=-1)) + 1 - int(held.size)
+
+
+def _along(mask: NDArray[np.bool_], dim: int, dims: int) -> NDArray[np.bool_]:
+    return mask.reshape((1,) * dim + (-1,) + (1,) * (dims - dim - 1))
+
+
+def infer(reference: Array, parts: Sequence[Array]) -> Placement:
+    """The placement of the ranks' values, given the reference's.
+
+    Args:
+        reference: the logical tensor, as numbers.
+        parts: what each rank holds, in rank order, as numbers.
+    """
+    shapes = {part.shape for part in parts}
+    if len(parts) == 1 and parts[0].shape == reference.shape:
+        return Placement("replicated", "on one rank", error=_error(reference, parts[0]))
+    if any(part.ndim != reference.ndim for part in parts):
+        return Placement("unknown", f"its parts have {', '.join(sorted({str(len(shape)) for shape in shapes}))} dimensions")
+    if shapes == {reference.shape}:
+        return _whole(reference, parts)
+    differing = [dim for dim in range(reference.ndim) if any(part.shape[dim] != reference.shape[dim] for part in parts)]
+    if len(differing) != 1:
+        return Placement("unknown", f"its parts differ from the reference in {len(differing)} dimensions")
+    return _sharded(reference, parts, differing[0])
+
+
+def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:
+    """What shapes alone allow, where no numbers were kept; None where they allow no reading. Its positions are the plain ones."""
+    if all(part == reference for part in parts):
+        return Placement("replicated", "of the whole shape; not checked")
+    if any(len(part) != len(reference) for part in parts):
+        return None
+    differing = [dim for dim in range(len(reference)) if any(part[dim] != reference[dim] for part in parts)]
+    if len(differing) != 1:
+        return None
+    readings = list(_readings(reference[differing[0]], [part[differing[0]] for part in parts]))
+    return (
+        Placement("sharded", f"sharded along {differing[0]} by its shape; not checked", differing[0], tuple(readings[0][1]))
+        if readings
+        else None
+    )
+
+
+def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
+    """Every rank holds the whole shape: the whole value, or a part of a sum."""
+    each = max(_error(reference, part) for part in parts)
+    if reference.dtype.kind not in "fc" or all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
+        return Placement("replicated", "replicated", error=each)
+    with np.errstate(all="ignore"):
+        summed = _error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+    if summed < _FITS and 2.0 * summed < each:
+        return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
+    return Placement("replicated", "replicated, and the ranks differ", error=each, against=summed)
+
+
+def _sharded(reference: Array, parts: Sequence[Array], dim: int) -> Placement:
+    """The best reading along one dimension; the plain one where none fits."""
+    size, sizes = reference.shape[dim], [part.shape[dim] for part in parts]
+    readings = [(name, at) for name, at in _readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
+    scored = sorted(
+        ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(readings)), key=lambda one: one[:2]
+    )
+    best = scored[0] if scored else None
+    if (best is None or not best[0] < _FITS) and reference.dtype.kind == "f":
+        matched = _matched(reference, parts, dim)
+        if matched is not None:
+            error = _sharded_error(reference, parts, dim, matched)
+            if error < _FITS and (best is None or 2.0 * error < best[0]):
+                return Placement(
+                    "sharded", f"sharded along {dim}, {_said(matched, size)}", dim, matched, error, (), best[0] if best else np.nan
+                )
+    if best is None:
+        held = sum(sizes)
+        return Placement("unknown", f"its parts hold {held} of {size} places along dimension {dim}")
+    if not best[0] < _FITS:
+        error, _, name, at = min(scored, key=lambda one: one[1])  # the plain reading, which the readings begin with
+        return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error)
+    error, _, name, at = best
+    others = [one for one in scored if one is not best]
+    also = tuple(one[2] for one in others if one[0] <= _ALIKE * error + 1e-12 and not _same(one[3], at))
+    rest = min((one[0] for one in others if not _same(one[3], at)), default=np.nan)
+    return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest)
+
+
+def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:
+    """Every regular reading of parts of these sizes along a dimension of `size`, the plain one first."""
+    ranks, total, equal = len(sizes), sum(sizes), len(set(sizes)) == 1
+    part = sizes[0]
+    places = np.arange(size, dtype=np.intp)
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    if total == size:
+        yield "contiguous", [places[a : a + n] for a, n in zip(edges.tolist(), sizes, strict=False)]
+    if equal and total == size:
+        yield "strided", [places[rank::ranks] for rank in range(ranks)]
+        if part % 2 == 0:
+            chunks = places.reshape(2 * ranks, -1)
+            yield "zigzag", [np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
+        for blocks in (2, 3, 4):
+            if part % blocks == 0:
+                fused = places.reshape(blocks, ranks, -1)
+                yield f"{blocks} blocks, each contiguous", [fused[:, rank].reshape(-1) for rank in range(ranks)]
+        yield "contiguous from the last rank", [places[rank * part : (rank + 1) * part] for rank in reversed(range(ranks))]
+    if equal and total > size:
+        if size % part == 0 and ranks % (size // part) == 0:
+            groups = size // part
+            each = ranks // groups
+            yield f"contiguous, each part on {each} ranks in a row", [places[(r // each) * part :][:part] for r in range(ranks)]
+            yield f"contiguous, each part on every {groups}th rank", [places[(r % groups) * part :][:part] for r in range(ranks)]
+        padded = np.full(total, PAD, np.intp)
+        padded[:size] = places
+        if -(-size // part) == ranks or (ranks - 1) * part < size:
+            yield "contiguous, padded at the end", [padded[rank * part : (rank + 1) * part] for rank in range(ranks)]
+        real = -(-size // ranks)
+        if real < part:
+            held = [np.full(part, PAD, np.intp) for _ in range(ranks)]
+            for rank in range(ranks):
+                own = places[rank * real : (rank + 1) * real]
+                held[rank][: own.size] = own
+            yield "contiguous, each part padded", held
+
+
+def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions: Sequence[NDArray[np.intp]]) -> float:
+    off = size = 0.0
+    with np.errstate(all="ignore"):
+        for part, at in zip(parts, positions, strict=True):
+            held = at != PAD
+            whole = np.take(reference, at[held], axis=dim)
+            own = np.compress(held, part, axis=dim)
+            if whole.dtype.kind not in "fc":
+                off += float(np.count_nonzero(whole != own))
+                size += float(whole.size)
+                continue
+            good = np.isfinite(whole) & np.isfinite(own)
+            off += float(np.sum(np.square(np.where(good, own.astype(np.float64) - whole, 0.0))))
+            size += float(np.sum(np.square(np.where(good, whole, 0.0), dtype=np.float64)))
+    return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
+
+
+def _error(reference: Array, other: Array) -> float:
+    """Relative L2 error; of whole numbers the share that differs."""
+    if reference.dtype.kind not in "fc" or other.dtype.kind not in "fc":
+        return float(np.mean(reference != other)) if reference.size else 0.0
+    with np.errstate(all="ignore"):
+        good = np.isfinite(reference) & np.isfinite(other)
+        off = float(
+            np.sum(
+                np.square(np.abs(np.where(good, other.astype(np.complex128 if other.dtype.kind == "c" else np.float64) - reference, 0.0)))
+            )
+        )
+        size = float(np.sum(np.square(np.abs(np.where(good, reference, 0.0)), dtype=np.float64)))
+    return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
+
+
+def _matched(reference: Array, parts: Sequence[Array], dim: int) -> tuple[NDArray[np.intp], ...] | None:
+    """Each place of each part by the place of the reference that resembles it most; None where that is too much work."""
+    size = reference.shape[dim]
+    if size > _MATCHED or reference.size == 0:
+        return None
+    inner = reference.size // size
+    random = np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
+
+    def features(x: Array) -> NDArray[np.float64]:
+        flat = np.moveaxis(x, dim, 0).reshape(x.shape[dim], -1).astype(np.float64)
+        return np.nan_to_num(flat, posinf=0.0, neginf=0.0) @ random
+
+    known = features(reference)
+    found = []
+    for part in parts:
+        mine = features(part)
+        at = np.empty(mine.shape[0], np.intp)
+        for begin in range(0, mine.shape[0], 256):
+            apart = np.square(mine[begin : begin + 256, None] - known[None]).sum(-1)
+            at[begin : begin + 256] = np.argmin(apart, axis=1)
+        found.append(at)
+    return tuple(found)
+
+
+def _said(positions: Sequence[NDArray[np.intp]], size: int) -> str:
+    """`in an order of its own: rank 0 holds [0, 4), [16, 20); rank 1 ...`."""
+    texts = []
+    for rank, at in enumerate(positions[:4]):
+        breaks = np.flatnonzero(np.diff(at) != 1) + 1
+        runs = [f"[{run[0]}, {run[-1] + 1})" for run in np.split(at, breaks) if run.size]
+        texts.append(f"rank {rank} holds {', '.join(runs[:4])}{', ...' if len(runs) > 4 else ''}")
+    twice = sum(at.size for at in positions) > np.unique(np.concatenate(positions)).size
+    left = size - np.unique(np.concatenate(positions)).size
+    more = (", some twice" if twice else "") + (f", {left} places on no rank" if left > 0 else "")
+    return f"matched by its numbers: {'; '.join(texts)}{'; ...' if len(positions) > 4 else ''}{more}"
+
+
+def _same(one: Sequence[NDArray[np.intp]], other: Sequence[NDArray[np.intp]]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -1,0 +1,182 @@
+"""Numbers for values of many ranks: their placement is inferred, the logical tensor put together and measured, and each part by itself.
+
+All parts of one value are in memory at once; values follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import Placement, by_shapes, infer
+from layerdiff.errors import TraceError
+from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
+from layerdiff.judge.tables import PLACED, Source, Texts
+from layerdiff.measure.blocks import ArrayBlocks
+from layerdiff.measure.screening import screen
+from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.reader import TraceFile
+
+Array = NDArray[Any]
+Part = tuple[int, int]
+"""File of a rank, and value."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How one value of many ranks was placed, and how far each rank's part is from its part of the reference.
+
+    Attributes:
+        placement: as inferred.
+        errors: relative L2 error of each part; of partial values NaN.
+        equal: whether the parts that hold the same places have the same bits; None where none do.
+    """
+
+    placement: Placement
+    files: tuple[int, ...]
+    errors: tuple[float, ...]
+    equal: bool | None
+
+
+def fill_ranks(
+    pairs: dict[str, NDArray[Any]],
+    sites: dict[str, NDArray[Any]],
+    texts: Texts,
+    reference: TraceFile,
+    targets: Sequence[TraceFile],
+    ranks: Sequence[tuple[Part, ...]],
+    placed: dict[int, Placed],
+) -> Iterator[int]:
+    """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair."""
+    known: dict[tuple[int, tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
+    done = 0
+    for pair, site in enumerate(pairs["site"].tolist()):
+        value, parts = int(pairs["reference_value"][pair]), ranks[pair]
+        key = (value, parts)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _measured(reference, value, targets, parts)
+            done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
+        numbers, where = found
+        for name, number in numbers.columns.items():
+            pairs[name][pair] = number
+        if where is not None:
+            placed[pair] = where
+            if where.placement.kind != "unknown":
+                pairs["target_shape"][pair] = pairs["reference_shape"][pair]
+                pairs["count"][pair] = reference.count(value)
+        if numbers.reason is not None and sites["statement"][site] < 0:
+            sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
+        yield done
+
+
+def _measured(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> tuple[Numbers, Placed | None]:
+    if not parts:
+        return Numbers({"source": int(Source.NOTHING)}, "no rank has it"), None
+    files = tuple(file for file, _ in parts)
+    first = Both(reference, targets[parts[0][0]]), Both(value, parts[0][1])
+    if _alike(targets, parts) and reference.shape(value) == targets[parts[0][0]].shape(parts[0][1]):
+        numbers = measure_values(*first)
+        error = float(numbers.columns.get("rel_l2", np.nan))
+        name = "replicated" if len(parts) > 1 else "on one rank"
+        return numbers, Placed(Placement("replicated", name, error=error), files, (error,) * len(files), True if len(files) > 1 else None)
+    if not reference.has_bytes(value) or not all(targets[file].has_bytes(one) for file, one in parts):
+        shapes = [targets[file].shape(one) for file, one in parts]
+        placement = by_shapes(reference.shape(value), shapes)
+        why = "bytes of every rank are needed to put it together: record with --keep full, and --weights used for weights"
+        return Numbers({"source": int(Source.NOTHING)}, why), None if placement is None else Placed(placement, files, (), None)
+    try:
+        return _together(reference, value, targets, parts, files)
+    except TraceError as error:
+        return Numbers({"source": int(Source.NOTHING)}, str(error)), None
+
+
+def _alike(targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> bool:
+    """Whether all ranks recorded the same bits, by their fingerprints."""
+    prints = {(targets[file].fingerprint(one), targets[file].dtype_name(one), targets[file].shape(one)) for file, one in parts}
+    return (len(prints) == 1 and next(iter(prints))[0] is not None) or len(parts) == 1
+
+
+def _together(
+    reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], files: tuple[int, ...]
+) -> tuple[Numbers, Placed]:
+    whole = reference.read(value)
+    numbers = [targets[file].read(one) for file, one in parts]
+    placement = infer(whole, numbers)
+    if placement.kind == "unknown":
+        return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), Placed(placement, files, (), None)
+    dtypes = {targets[file].dtype_name(one) for file, one in parts}
+    if placement.kind == "partial" or len(dtypes) > 1:
+        dtype = dtype_named("float32")
+        bits: Array = placement.joined([x.astype(np.float32) for x in numbers], whole.shape).astype(np.float32)
+    else:
+        dtype = targets[parts[0][0]].dtype(parts[0][1])
+        bits = placement.joined([targets[file].raw(one) for file, one in parts], whole.shape)
+    stored = reference.stored(value)
+    assert dtype is not None and stored is not None
+    screening = vars(screen(stored, ArrayBlocks(dtype, np.ascontiguousarray(bits))))
+    if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
+        return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), Placed(placement, files, (), None)
+    errors = tuple(_error(placement, whole, x, rank) for rank, x in enumerate(numbers))
+    found = Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
+    return found, Placed(placement, files, errors, _agree(placement, numbers))
+
+
+def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:
+    """Relative L2 error of a rank's part; of whole numbers the share that differs; NaN where its part is not known by itself."""
+    if placement.kind == "partial":
+        return float("nan")
+    own = placement.part(whole, rank)
+    if placement.kind == "sharded" and np.any(placement.positions[rank] < 0):
+        held = placement.positions[rank] >= 0
+        own, part = np.compress(held, own, axis=placement.dim), np.compress(held, part, axis=placement.dim)
+    if own.dtype.kind not in "fc" or part.dtype.kind not in "fc":
+        return float(np.mean(own != part)) if own.size else 0.0
+    with np.errstate(all="ignore"):
+        good = np.isfinite(own) & np.isfinite(part)
+        off = float(np.sum(np.square(np.abs(np.where(good, part.astype(np.float64) - own, 0.0)))))
+        size = float(np.sum(np.square(np.abs(np.where(good, own, 0.0)), dtype=np.float64)))
+    return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else float("inf"))
+
+
+def _agree(placement: Placement, parts: Sequence[Array]) -> bool | None:
+    """Whether ranks that hold the same places hold the same numbers."""
+    if placement.kind == "replicated":
+        return all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:])
+    if placement.kind != "sharded":
+        return None
+    held: dict[bytes, int] = {}
+    agree: bool | None = None
+    for rank, at in enumerate(placement.positions):
+        other = held.setdefault(at.tobytes(), rank)
+        if other != rank:
+            same = np.array_equal(parts[rank], parts[other], equal_nan=parts[rank].dtype.kind == "f")
+            agree = same if agree is None else agree and same
+    return agree
+
+
+def placed_columns(placed: Mapping[int, Placed], texts: Texts, ranks: Sequence[int | None]) -> dict[str, NDArray[Any]]:
+    """The columns of PLACED."""
+    rows = []
+    for pair, one in placed.items():
+        name = texts.intern(one.placement.name)
+        errors = one.errors or (float("nan"),) * len(one.files)
+        agree = 2 if one.equal is None else int(one.equal)
+        rows += [(pair, file, ranks[file] or 0, name, error, agree) for file, error in zip(one.files, errors, strict=True)]
+    by_column = list(zip(*rows, strict=True)) if rows else [()] * len(PLACED)
+    return {name: np.array(column, dtype) for (name, dtype), column in zip(PLACED.items(), by_column, strict=True)}
+
+
+def total_bytes_of_ranks(
+    pairs: Mapping[str, NDArray[Any]], reference: TraceFile, targets: Sequence[TraceFile], ranks: Sequence[tuple[Part, ...]]
+) -> int:
+    """Bytes to read for all distinct pairs."""
+    total = 0
+    for value, parts in {(value, ranks[pair]) for pair, value in enumerate(pairs["reference_value"].tolist())}:
+        total += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
+    return total

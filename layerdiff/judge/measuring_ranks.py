@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import Placement, by_shapes, infer
+from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
-from layerdiff.judge.tables import PLACED, Source, Texts
+from layerdiff.judge.tables import PLACED, Placing, Source, Texts
 from layerdiff.measure.blocks import ArrayBlocks
 from layerdiff.measure.screening import screen
 from layerdiff.sides import Both
@@ -41,6 +43,11 @@ class Placed:
     files: tuple[int, ...]
     errors: tuple[float, ...]
     equal: bool | None
+
+    @cached_property
+    def holds(self) -> tuple[str | None, ...]:
+        """For each part the places that it holds, as align.runs has them; None where it holds all, or they are too many runs."""
+        return tuple(text_of(runs_of(at)) for at in self.placement.positions) or (None,) * len(self.files)
 
 
 def fill_ranks(
@@ -164,10 +171,15 @@ def placed_columns(placed: Mapping[int, Placed], texts: Texts, ranks: Sequence[i
     """The columns of PLACED."""
     rows = []
     for pair, one in placed.items():
-        name = texts.intern(one.placement.name)
+        placement = one.placement
+        name, also = texts.intern(placement.name), texts.intern("; ".join(placement.also) or None)
+        kind = int(Placing[placement.kind.upper()])
         errors = one.errors or (float("nan"),) * len(one.files)
         agree = 2 if one.equal is None else int(one.equal)
-        rows += [(pair, file, ranks[file] or 0, name, error, agree) for file, error in zip(one.files, errors, strict=True)]
+        rows += [
+            (pair, file, ranks[file] or 0, name, kind, placement.dim, texts.intern(held), also, error, agree)
+            for file, held, error in zip(one.files, one.holds, errors, strict=True)
+        ]
     by_column = list(zip(*rows, strict=True)) if rows else [()] * len(PLACED)
     return {name: np.array(column, dtype) for (name, dtype), column in zip(PLACED.items(), by_column, strict=True)}
 

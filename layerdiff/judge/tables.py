@@ -82,6 +82,16 @@ class Again(IntEnum):
     """It enters here, and the second run's local error is within what arithmetic allows."""
 
 
+class Placing(IntEnum):
+    """How the values of many ranks make up a logical tensor: the column `kind` of PLACED."""
+
+    UNKNOWN = 0
+    REPLICATED = 1
+    SHARDED = 2
+    PARTIAL = 3
+    """They add up to it."""
+
+
 SITES: Final[dict[str, np.dtype[Any]]] = {
     "site": TEXT,  # contracts: <module path>[/<operator>#<n>], '' is the root
     "kind": _CODE,  # trace.schema.CallKind
@@ -145,6 +155,10 @@ PLACED: Final[dict[str, np.dtype[Any]]] = {
     "file": _SMALL,  # of the target
     "rank": _SMALL,
     "placement": TEXT,  # how the ranks' values make up the logical tensor
+    "kind": _CODE,  # Placing
+    "dim": _SMALL,  # of the logical tensor, along which parts lie; -1 where they do not
+    "holds": TEXT,  # the places along it that this rank holds, as align.runs has them; absent where it holds all, or they are too many
+    "also": TEXT,  # other readings that fit as well
     "error": _REAL,  # relative L2 of this rank's part against its part of the reference; nan where it has none of its own
     "agree": _CODE,  # 1: all ranks that hold the same places have the same numbers, 0: they differ, 2: none hold the same
 }

@@ -23,6 +23,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
+from layerdiff.diagnose.ranks import RankValues, findings_of_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
@@ -34,7 +35,7 @@ from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.ranked import RankedTables, add_ranks
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
-from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
+from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side, Unpaired
 from layerdiff.sides import Both
@@ -121,6 +122,9 @@ def compare_in_steps(
         if time.monotonic() - last > snapshot_seconds:
             yield Progress(done, total, judge)
             last = time.monotonic()
+    if isinstance(tables, RankedTables):
+        values = RankValues(sites, pairs, tables.texts, files.reference[0], files.target, tables.ranks, placed)
+        found += _found_among_ranks(values, judge())
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
@@ -135,6 +139,17 @@ def compare_in_steps(
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
     yield Progress(total, total, judge)
+
+
+def _found_among_ranks(values: RankValues, judged: Comparison) -> list[Found]:
+    """What the origins of a ranked comparison are, where values of the ranks say so; then those are no origins by thresholds any more."""
+    found = []
+    for row, one in findings_of_ranks(values, [origin.row for origin in judged.origins]):
+        found.append(one)
+        values.sites["exact"][row] = int(Verdict.INHERITED)
+        if one.row != row:
+            values.sites["exact"][one.row] = int(Verdict.INHERITED)
+    return found
 
 
 def with_further_runs(

@@ -192,13 +192,14 @@ def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArr
         padded[:size] = places
         if -(-size // part) == ranks or (ranks - 1) * part < size:
             yield "contiguous, padded at the end", [padded[rank * part : (rank + 1) * part] for rank in range(ranks)]
-        real = -(-size // ranks)
-        if real < part:
-            held = [np.full(part, PAD, np.intp) for _ in range(ranks)]
-            for rank in range(ranks):
-                own = places[rank * real : (rank + 1) * real]
-                held[rank][: own.size] = own
-            yield "contiguous, each part padded", held
+        for real in dict.fromkeys([-(-size // ranks), size // ranks]):
+            last = size - (ranks - 1) * real
+            if 0 < real <= part and 0 < last <= part:
+                held = [np.full(part, PAD, np.intp) for _ in range(ranks)]
+                for rank in range(ranks):
+                    own = places[rank * real : (rank + 1) * real if rank < ranks - 1 else size]
+                    held[rank][: own.size] = own
+                yield f"contiguous, {real} places a rank, each part padded", held
 
 
 def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions: Sequence[NDArray[np.intp]]) -> float:
@@ -234,27 +235,31 @@ def _error(reference: Array, other: Array) -> float:
 
 
 def _matched(reference: Array, parts: Sequence[Array], dim: int) -> tuple[NDArray[np.intp], ...] | None:
-    """Each place of each part by the place of the reference that resembles it most; None where that is too much work."""
+    found = [matched_places(reference, part, dim) for part in parts]
+    return None if any(one is None for one in found) else tuple(one for one in found if one is not None)
+
+
+def matched_places(reference: Array, part: Array, dim: int) -> NDArray[np.intp] | None:
+    """For each place of `part` along `dim` the place of the reference that resembles it most; None where that is too much work.
+
+    Slices are compared by a few random projections; other dimensions must have the reference's sizes.
+    """
     size = reference.shape[dim]
-    if size > _MATCHED or reference.size == 0:
+    if size > _MATCHED or part.shape[dim] > _MATCHED or reference.size == 0:
         return None
     inner = reference.size // size
     random = np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
 
     def features(x: Array) -> NDArray[np.float64]:
         flat = np.moveaxis(x, dim, 0).reshape(x.shape[dim], -1).astype(np.float64)
-        return np.nan_to_num(flat, posinf=0.0, neginf=0.0) @ random
+        return np.asarray(np.nan_to_num(flat, posinf=0.0, neginf=0.0) @ random)
 
-    known = features(reference)
-    found = []
-    for part in parts:
-        mine = features(part)
-        at = np.empty(mine.shape[0], np.intp)
-        for begin in range(0, mine.shape[0], 256):
-            apart = np.square(mine[begin : begin + 256, None] - known[None]).sum(-1)
-            at[begin : begin + 256] = np.argmin(apart, axis=1)
-        found.append(at)
-    return tuple(found)
+    known, mine = features(reference), features(part)
+    at = np.empty(mine.shape[0], np.intp)
+    for begin in range(0, mine.shape[0], 256):
+        apart = np.square(mine[begin : begin + 256, None] - known[None]).sum(-1)
+        at[begin : begin + 256] = np.argmin(apart, axis=1)
+    return at
 
 
 def _said(positions: Sequence[NDArray[np.intp]], size: int) -> str:

@@ -1,0 +1,279 @@
+"""What many ranks do wrong together, found at the origins that thresholds gave: a sum that was never reduced, or reduced twice, a value
+that every rank adds, parts in another order, a statistic of a part.
+
+Each is an equality between recorded values, with its residual; where none holds the origin stays as it is, with the rank that is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import matched_places
+from layerdiff.errors import TraceError
+from layerdiff.judge.exact import Found
+from layerdiff.judge.local import Local
+from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[np.float64]
+HOLDS: Final = 0.02
+"""Relative residual up to which an equality holds: rounding in bf16 leaves 4e-3 of a value."""
+_MOST: Final = 1 << 24
+"""Elements of a value that is looked at."""
+RULE: Final = "ranks: an equality between what they recorded"
+
+
+@dataclass(frozen=True)
+class RankValues:
+    """The tables of a ranked comparison, with the values behind them."""
+
+    sites: Columns
+    pairs: Columns
+    texts: Texts
+    reference: TraceFile
+    targets: Sequence[TraceFile]
+    ranks: Sequence[tuple[Part, ...]]
+    placed: dict[int, Placed]
+
+    def pairs_of(self, row: int, role: Role) -> list[int]:
+        """The pairs of a site, of one role."""
+        return [pair for pair in np.flatnonzero(self.pairs["site"] == row).tolist() if self.pairs["role"][pair] == role]
+
+    def inside(self, row: int) -> Iterator[int]:
+        """The rows of the module calls inside a call, all the way down, in order."""
+        parents = self.sites["parent"].tolist()
+        known = {row}
+        for one in range(row + 1, len(parents)):
+            if parents[one] in known:
+                known.add(one)
+                if self.sites["kind"][one] == CallKind.MODULE:
+                    yield one
+
+    def whole(self, pair: int) -> Array | None:
+        """The reference's value; None where it is no float, too large or not kept."""
+        value = int(self.pairs["reference_value"][pair])
+        return _numbers(self.reference, value)
+
+    def parts(self, pair: int) -> list[Array] | None:
+        """What each rank recorded."""
+        found = [_numbers(self.targets[file], value) for file, value in self.ranks[pair]]
+        return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+
+    def joined(self, pair: int) -> Array | None:
+        """The target's logical value."""
+        whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
+        if whole is None or parts is None or placed is None or placed.placement.kind == "unknown":
+            return None
+        return np.asarray(placed.placement.joined(parts, whole.shape), np.float64)
+
+    def local(self, row: int, pair: int, cause: str, statement: str, residual: float, **evidence: Any) -> Found:
+        """A finding at a value."""
+        calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
+        position = self.texts[int(self.pairs["position"][pair])] or "out"
+        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, HOLDS, RULE, cause=cause, evidence=evidence))
+
+    def site(self, row: int) -> str:
+        """The site of a row."""
+        return self.texts[int(self.sites["site"][row])] or "the root"
+
+
+def _numbers(file: TraceFile, value: int) -> Array | None:
+    if value < 0 or file.count(value) > _MOST or not file.has_bytes(value):
+        return None
+    try:
+        read = file.read(value)
+    except TraceError:
+        return None
+    return read.astype(np.float64) if read.dtype.kind == "f" else None
+
+
+def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
+    """(row of the origin, what it is), for the origins that one of the equalities explains."""
+    for row in origins:
+        for explain in (_never_reduced, _added_by_every_rank, _moved, _local_statistic):
+            found = explain(values, row)
+            if found is not None:
+                yield row, found
+                break
+
+
+def _size(x: Array) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.sum(np.square(np.where(np.isfinite(x), x, 0.0)))))
+
+
+def _never_reduced(values: RankValues, row: int) -> Found | None:
+    """A value inside that the ranks' parts add up to, and that each rank used as it was: what it misses is seen in a later value.
+
+    Of modules that hand the same value on, the innermost.
+    """
+    later = [row, *values.inside(row)]
+    best: tuple[int, Found] | None = None
+    for one in values.inside(row):
+        if best is not None and one not in set(values.inside(best[0])):
+            break
+        found = _unreduced_output(values, one, later)
+        if found is not None:
+            best = one, found
+    return None if best is None else best[1]
+
+
+def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Found | None:
+    for pair in values.pairs_of(row, Role.OUTPUT):
+        placed = values.placed.get(pair)
+        if placed is None or placed.placement.kind != "partial":
+            continue
+        whole, parts = values.whole(pair), values.parts(pair)
+        if whole is None or parts is None:
+            continue
+        lacking = [part - whole for part in parts]
+        for other in later:
+            seen_here = [] if other == row else [*values.pairs_of(other, Role.INPUT), *values.pairs_of(other, Role.OUTPUT)]
+            for seen in seen_here:
+                same = values.ranks[seen] == values.ranks[pair]  # handed on as it is, which shows nothing
+                residual = None if same else _seen_in(values, seen, lacking)
+                if residual is None or residual > HOLDS:
+                    continue
+                at = f"{values.site(other)} {values.texts[int(values.pairs['position'][seen])]}"
+                said = (
+                    f"each rank used its own part as if it were the sum: the parts of {len(parts)} ranks add up to the reference's "
+                    f"(off by {placed.placement.error:.2g}), and what each lacks is missing from {at} on that rank"
+                )
+                return values.local(row, pair, "allreduce-missing", said, residual, seen_at=at, sum_error=placed.placement.error)
+    return None
+
+
+def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array]) -> float | None:
+    """How exactly the ranks differ from the reference here by what they lack there; None where that cannot be asked."""
+    whole, parts = values.whole(pair), values.parts(pair)
+    if whole is None or parts is None or len(parts) != len(lacking) or any(part.shape != whole.shape for part in parts):
+        return None
+    if whole.shape != lacking[0].shape or not all(_size(one) > 0 for one in lacking):
+        return None
+    return max(_size(part - whole - lack) / _size(lack) for part, lack in zip(parts, lacking, strict=True))
+
+
+def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
+    """What every rank added, and the reduction counted P times: the difference is (P - 1) times a bias, an input, or an inner value."""
+    for pair in values.pairs_of(row, Role.OUTPUT):
+        whole, target = values.whole(pair), values.joined(pair)
+        count = len(values.ranks[pair])
+        if whole is None or target is None or count < 2 or whole.shape != target.shape:
+            continue
+        difference = target - whole
+        size = _size(difference)
+        if not size > 0:
+            continue
+        best: tuple[float, int, int, str, str] | None = None
+        for one, other, name, cause in _addends(values, row):
+            known = values.joined(other)
+            if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
+                continue
+            residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
+            if residual <= HOLDS and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
+                best = residual, one, other, name, cause
+        if best is not None:
+            residual, one, other, name, cause = best
+            said = f"the difference is {count - 1} times {name}: each of {count} ranks has it whole, and their sum counts it {count} times"
+            return values.local(one, other if one != row else pair, cause, said, residual, ranks=count, added=name)
+    return None
+
+
+def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]]:
+    """(row to blame, pair, what it is, cause) of what may have been added once too often."""
+    for pair in values.pairs_of(row, Role.WEIGHT):
+        name = values.texts[int(values.pairs["position"][pair])] or ""
+        if "bias" in name:
+            yield row, pair, f"its {name}", "bias-added-per-rank"
+    for pair in values.pairs_of(row, Role.INPUT):
+        yield row, pair, f"its input {values.texts[int(values.pairs['position'][pair])]}", "residual-added-per-rank"
+    for one in values.inside(row):
+        for pair in values.pairs_of(one, Role.OUTPUT):
+            yield one, pair, f"the output of {values.site(one)}", "allreduce-duplicated"
+
+
+def _moved(values: RankValues, row: int) -> Found | None:
+    """A value that is the reference's in another order along one dimension: parts gathered or given in another order."""
+    asked = [(row, pair) for pair in values.pairs_of(row, Role.OUTPUT)]
+    for one in values.inside(row):
+        asked = [*[(one, pair) for pair in values.pairs_of(one, Role.INPUT)], *asked]
+    asked.sort(key=lambda at: (at[0] == row, at[0]))
+    for one, pair in asked:
+        if not float(values.pairs["rel_l2"][pair]) > 0.1:
+            continue
+        whole, target = values.whole(pair), values.joined(pair)
+        if whole is None or target is None or whole.shape != target.shape:
+            continue
+        for dim in range(whole.ndim):
+            if whole.shape[dim] < 2:
+                continue
+            at = matched_places(whole, target, dim)
+            if at is None or np.array_equal(at, np.arange(at.size)):
+                continue
+            there = np.array([bool(np.any(np.take(target, place, axis=dim))) for place in range(at.size)])
+            found = np.take(whole, at, axis=dim)
+            keep = np.flatnonzero(there)
+            size = _size(np.take(target, keep, axis=dim))
+            residual = _size(np.take(target - found, keep, axis=dim)) / size if size > 0 else np.inf
+            if residual <= HOLDS and keep.size >= 2:
+                runs = _runs(at, there)
+                position = values.texts[int(values.pairs["position"][pair])]
+                empty = int(at.size - keep.size)
+                gap = f", and {empty} places hold nothing" if empty else ""
+                said = f"{position} is the reference's in another order along dimension {dim}: {runs}{gap}"
+                cause = "parts-shifted" if empty else "sequence-order"
+                return values.local(one, pair, cause, said, residual, dim=dim, order=runs)
+    return None
+
+
+def _runs(at: NDArray[np.intp], there: NDArray[np.bool_]) -> str:
+    """`places 0 to 11 hold 12 to 23, 12 to 23 hold 0 to 11`."""
+    texts = []
+    start = 0
+    for place in range(1, at.size + 1):
+        if place == at.size or at[place] != at[place - 1] + 1 or there[place] != there[place - 1]:
+            if there[start]:
+                texts.append(f"{start} to {place - 1} hold {at[start]} to {at[place - 1]}")
+            start = place
+    return "places " + ", ".join(texts[:4]) + (", ..." if len(texts) > 4 else "")
+
+
+def _local_statistic(values: RankValues, row: int) -> Found | None:
+    """A norm over a part of the channels: on each rank, each row is the reference's times a factor of its own."""
+    if "norm" not in (values.texts[int(values.sites["type"][row])] or "").lower():
+        return None
+    for pair in values.pairs_of(row, Role.OUTPUT):
+        placed, whole, parts = values.placed.get(pair), values.whole(pair), values.parts(pair)
+        if placed is None or whole is None or parts is None or placed.placement.kind != "sharded":
+            continue
+        if placed.placement.dim != whole.ndim - 1 and len(parts) > 1 and whole.shape[-1] == parts[0].shape[-1]:
+            continue
+        factors = []
+        left = size = 0.0
+        for rank, part in enumerate(parts):
+            own = np.asarray(placed.placement.part(whole, rank), np.float64)
+            power = np.sum(own * own, axis=-1, keepdims=True)
+            factor = np.sum(own * part, axis=-1, keepdims=True) / np.where(power > 0, power, 1.0)
+            factors.append((float(factor.min()), float(factor.max())))
+            left += float(np.sum(np.square(part - factor * own)))
+            size += float(np.sum(np.square(part - own)))
+        if size > 0 and (left / size) ** 0.5 <= 0.1 and any(high - low > 1e-4 for low, high in factors):
+            listed = "; ".join(f"rank {rank} {low:.4g} to {high:.4g}" for rank, (low, high) in enumerate(factors[:4]))
+            said = f"on each rank every row is the reference's times a factor of its own ({listed}): the statistic is of its own channels"
+            return values.local(row, pair, "tp-norm-local-statistic", said, (left / size) ** 0.5, factors=[list(one) for one in factors])
+    return None
+
+
+def rank_alone(placed: Placed | None, allowed: float) -> int | None:
+    """The index of the one part that is off, where all others are within what is allowed; None otherwise."""
+    if placed is None or len(placed.errors) < 2:
+        return None
+    off = [i for i, error in enumerate(placed.errors) if not error <= max(allowed, 1e-12)]
+    return off[0] if len(off) == 1 else None

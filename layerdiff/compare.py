@@ -23,7 +23,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
-from layerdiff.diagnose.ranks import RankValues, findings_of_ranks
+from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
@@ -37,7 +37,8 @@ from layerdiff.judge.ranked import RankedTables, add_ranks
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
-from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side, Unpaired
+from layerdiff.saved.alignment_summary import alignment_summary
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side
 from layerdiff.sides import Both
 from layerdiff.trace.reader import Trace, open_trace
 
@@ -99,7 +100,7 @@ def compare_in_steps(
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
     told = tuple(notices_of_traces(traces, alignments))
-    summary = _summary(alignments)
+    summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)
 
     found: list[Found] = []
     placed: dict[int, Placed] = {}
@@ -143,7 +144,7 @@ def compare_in_steps(
 
 def _found_among_ranks(values: RankValues, judged: Comparison) -> list[Found]:
     """What the origins of a ranked comparison are, where values of the ranks say so; then those are no origins by thresholds any more."""
-    found = []
+    found = list(misplaced_weights(values))
     for row, one in findings_of_ranks(values, [origin.row for origin in judged.origins]):
         found.append(one)
         values.sites["exact"][row] = int(Verdict.INHERITED)
@@ -354,20 +355,3 @@ def _label(environment: dict[str, Any], files: int) -> str:
     model, device = first("models"), first("devices")
     words = [model.get("class"), model.get("dtype"), device.get("type"), f"x{files}" if files > 1 else None]
     return " ".join(word for word in words if isinstance(word, str))
-
-
-def _summary(alignments: list[Alignment]) -> AlignmentSummary:
-    def alone(name: str) -> tuple[Unpaired, ...]:
-        return tuple(Unpaired(getattr(a.sites, name)[call], reason) for a in alignments for call, reason in getattr(a, f"{name}_only"))
-
-    first = alignments[0]
-    remarks = list(dict.fromkeys(remark for alignment in alignments for remark in alignment.remarks))
-    remarks += [f"a rename rule would pair more: target = '{rule.target}', reference = '{rule.reference}'" for rule in first.proposed]
-    return AlignmentSummary(
-        sum(len(alignment.pairs) for alignment in alignments),
-        alone("reference"),
-        alone("target"),
-        first.steps,
-        first.steps_all,
-        tuple(remarks),
-    )

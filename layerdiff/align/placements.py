@@ -39,6 +39,8 @@ class Placement:
         error: relative L2 error of this reading over all ranks; NaN where nothing was scored.
         also: other readings that fit as well.
         against: the error of the best reading that was left, NaN where there was none.
+        reading: of a regular sharding its name, `zigzag`; empty else.
+        fits: whether the numbers bear it out.
     """
 
     kind: Kind
@@ -48,6 +50,8 @@ class Placement:
     error: float = float("nan")
     also: tuple[str, ...] = ()
     against: float = float("nan")
+    reading: str = ""
+    fits: bool = True
 
     def part(self, whole: Array, rank: int) -> Array:
         """What this rank should hold of the logical tensor; padding reads as zero."""
@@ -86,12 +90,13 @@ def _along(mask: NDArray[np.bool_], dim: int, dims: int) -> NDArray[np.bool_]:
     return mask.reshape((1,) * dim + (-1,) + (1,) * (dims - dim - 1))
 
 
-def infer(reference: Array, parts: Sequence[Array]) -> Placement:
+def infer(reference: Array, parts: Sequence[Array], likely: str | None = None) -> Placement:
     """The placement of the ranks' values, given the reference's.
 
     Args:
         reference: the logical tensor, as numbers.
         parts: what each rank holds, in rank order, as numbers.
+        likely: the reading that fitted other values of these sizes; it is taken where none fits this one.
     """
     shapes = {part.shape for part in parts}
     if len(parts) == 1 and parts[0].shape == reference.shape:
@@ -103,7 +108,7 @@ def infer(reference: Array, parts: Sequence[Array]) -> Placement:
     differing = [dim for dim in range(reference.ndim) if any(part.shape[dim] != reference.shape[dim] for part in parts)]
     if len(differing) != 1:
         return Placement("unknown", f"its parts differ from the reference in {len(differing)} dimensions")
-    return _sharded(reference, parts, differing[0])
+    return _sharded(reference, parts, differing[0], likely)
 
 
 def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:
@@ -135,8 +140,8 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     return Placement("replicated", "replicated, and the ranks differ", error=each, against=summed)
 
 
-def _sharded(reference: Array, parts: Sequence[Array], dim: int) -> Placement:
-    """The best reading along one dimension; the plain one where none fits."""
+def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: str | None) -> Placement:
+    """The best reading along one dimension; where none fits the likely one, or the plain one."""
     size, sizes = reference.shape[dim], [part.shape[dim] for part in parts]
     readings = [(name, at) for name, at in _readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
     scored = sorted(
@@ -155,13 +160,13 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int) -> Placement:
         held = sum(sizes)
         return Placement("unknown", f"its parts hold {held} of {size} places along dimension {dim}")
     if not best[0] < _FITS:
-        error, _, name, at = min(scored, key=lambda one: one[1])  # the plain reading, which the readings begin with
-        return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error)
+        error, _, name, at = min(scored, key=lambda one: (one[2] != likely, one[1]))  # the readings begin with the plain one
+        return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=name, fits=False)
     error, _, name, at = best
     others = [one for one in scored if one is not best]
     also = tuple(one[2] for one in others if one[0] <= _ALIKE * error + 1e-12 and not _same(one[3], at))
     rest = min((one[0] for one in others if not _same(one[3], at)), default=np.nan)
-    return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest)
+    return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest, name)
 
 
 def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:

@@ -271,6 +271,62 @@ def _local_statistic(values: RankValues, row: int) -> Found | None:
     return None
 
 
+def misplaced_weights(values: RankValues) -> Iterator[Found]:
+    """Weights that no reading puts together: a rank that holds part of another weight, or what another rank has already."""
+    told: set[tuple[int, int]] = set()
+    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
+        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
+        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
+        if placed is None or placed.placement.kind != "sharded" or key in told:
+            continue
+        if placed.placement.fits and not placed.placement.missing and "on no rank" not in placed.placement.name:
+            continue
+        found = _of_another(values, row, pair, placed) or _held_twice(values, row, pair, placed)
+        if found is not None:
+            told.add(key)
+            yield found
+
+
+def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
+    """A part that is made of rows of the weights of other modules beside this one."""
+    parts, dim = values.parts(pair), placed.placement.dim
+    if parts is None:
+        return None
+    mine = values.texts[int(values.pairs["position"][pair])]
+    beside = [one for one in np.flatnonzero(values.sites["parent"] == values.sites["parent"][row]).tolist() if one != row]
+    for rank, (part, error) in enumerate(zip(parts, placed.errors, strict=False)):
+        if not error > HOLDS:
+            continue
+        for one in beside:
+            for other in values.pairs_of(one, Role.WEIGHT):
+                whole = values.whole(other)
+                if values.texts[int(values.pairs["position"][other])] != mine or whole is None or whole.ndim != part.ndim:
+                    continue
+                if any(whole.shape[d] != part.shape[d] for d in range(part.ndim) if d != dim):
+                    continue
+                at = matched_places(whole, part, dim)
+                if at is None:
+                    continue
+                same = np.all(np.moveaxis(np.take(whole, at, axis=dim) == part, dim, 0).reshape(at.size, -1), axis=1)
+                if int(same.sum()) >= max(1, at.size // 4):
+                    ranges = f"{int(at[same].min())} to {int(at[same].max())}"
+                    held = f"{values.site(one)}.{mine}"
+                    said = f"rank {placed.files[rank]} holds rows {ranges} of {held} here: fused weights were cut as one block"
+                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=rank, holds=held)
+    return None
+
+
+def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
+    """Parts that several ranks hold while others are on none."""
+    held = np.concatenate(placed.placement.positions)
+    whole = values.whole(pair)
+    left = 0 if whole is None else whole.shape[placed.placement.dim] - np.unique(held[held >= 0]).size
+    if not placed.placement.fits or left <= 0 or held.size == np.unique(held).size:
+        return None
+    said = f"ranks hold the same part, and {left} places are on no rank: {placed.placement.name}"
+    return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)
+
+
 def rank_alone(placed: Placed | None, allowed: float) -> int | None:
     """The index of the one part that is off, where all others are within what is allowed; None otherwise."""
     if placed is None or len(placed.errors) < 2:

@@ -61,13 +61,14 @@ def fill_ranks(
 ) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair."""
     known: dict[tuple[int, tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
+    likely: dict[tuple[int, ...], str] = {}
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
         value, parts = int(pairs["reference_value"][pair]), ranks[pair]
         key = (value, parts)
         found = known.get(key)
         if found is None:
-            found = known[key] = _measured(reference, value, targets, parts)
+            found = known[key] = _measured(reference, value, targets, parts, likely)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
         for name, number in numbers.columns.items():
@@ -82,7 +83,9 @@ def fill_ranks(
         yield done
 
 
-def _measured(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> tuple[Numbers, Placed | None]:
+def _measured(
+    reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], str]
+) -> tuple[Numbers, Placed | None]:
     if not parts:
         return Numbers({"source": int(Source.NOTHING)}, "no rank has it"), None
     files = tuple(file for file, _ in parts)
@@ -98,7 +101,7 @@ def _measured(reference: TraceFile, value: int, targets: Sequence[TraceFile], pa
         why = "bytes of every rank are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None if placement is None else Placed(placement, files, (), None)
     try:
-        return _together(reference, value, targets, parts, files)
+        return _together(reference, value, targets, parts, files, likely)
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
 
@@ -110,11 +113,20 @@ def _alike(targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> bool:
 
 
 def _together(
-    reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], files: tuple[int, ...]
+    reference: TraceFile,
+    value: int,
+    targets: Sequence[TraceFile],
+    parts: tuple[Part, ...],
+    files: tuple[int, ...],
+    likely: dict[tuple[int, ...], str],
 ) -> tuple[Numbers, Placed]:
+    """`likely`: by sizes of a dimension, whole and parts, the reading that fitted last; kept up to date."""
     whole = reference.read(value)
     numbers = [targets[file].read(one) for file, one in parts]
-    placement = infer(whole, numbers)
+    sizes = _sizes(whole.shape, [x.shape for x in numbers])
+    placement = infer(whole, numbers, likely.get(sizes))
+    if placement.reading and placement.fits and not placement.also:
+        likely[sizes] = placement.reading
     if placement.kind == "unknown":
         return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), Placed(placement, files, (), None)
     dtypes = {targets[file].dtype_name(one) for file, one in parts}
@@ -132,6 +144,14 @@ def _together(
     errors = tuple(_error(placement, whole, x, rank) for rank, x in enumerate(numbers))
     found = Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
     return found, Placed(placement, files, errors, _agree(placement, numbers))
+
+
+def _sizes(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Sizes, whole and of each part, of the first dimension in which they differ; empty where there is none."""
+    for dim, size in enumerate(whole):
+        if all(len(part) == len(whole) for part in parts) and any(part[dim] != size for part in parts):
+            return (size, *(part[dim] for part in parts))
+    return ()
 
 
 def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:

@@ -33,7 +33,7 @@ from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.measuring_ranks import Placed, fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.ranked import RankedTables, add_ranks
+from layerdiff.judge.ranked import RankedTables, add_ranks, numbered_globally
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -247,7 +247,7 @@ def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignmen
     tables, alignments = RankedTables() if is_ranked(traces) else Tables(), []
     if isinstance(tables, RankedTables):
         reference, targets = traces.reference.files[0], traces.target.files
-        ours, theirs = calls_of(reference), [calls_of(file) for file in targets]
+        ours, theirs = calls_of(reference), numbered_globally(reference, targets)
         alignments = [align(ours, one, profile.renames) for one in theirs]
         add_ranks(tables, reference, targets, (ours, theirs), alignments)
         return tables, _that_pair(traces, alignments)

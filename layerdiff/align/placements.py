@@ -34,7 +34,7 @@ class Placement:
         kind: "replicated": every rank holds the whole; "sharded": parts along `dim`; "partial": the ranks' values add up to the whole;
             "unknown": the shapes allow no reading.
         name: `sharded along 1, contiguous`.
-        dim: of the logical tensor, -1 where there is none.
+        dim: of the logical tensor, -1 where there is none; of a replicated value the one along which it is broadcast.
         positions: for each rank the places along `dim` that it holds, PAD for padding; empty unless sharded.
         error: relative L2 error of this reading over all ranks; NaN where nothing was scored.
         also: other readings that fit as well.
@@ -55,6 +55,8 @@ class Placement:
 
     def part(self, whole: Array, rank: int) -> Array:
         """What this rank should hold of the logical tensor; padding reads as zero."""
+        if self.kind == "replicated" and self.dim >= 0:
+            return np.asarray(np.take(whole, [0], axis=self.dim))
         if self.kind != "sharded":
             return whole
         at = self.positions[rank]
@@ -67,6 +69,8 @@ class Placement:
         """The logical tensor of all ranks: of a place that several hold the first rank's part; of partial ones the sum, in float64."""
         if self.kind == "partial":
             return np.asarray(np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+        if self.kind == "replicated" and self.dim >= 0:
+            return np.broadcast_to(parts[0], shape)
         if self.kind != "sharded":
             return parts[0]
         whole = np.zeros(shape, parts[0].dtype)
@@ -108,7 +112,17 @@ def infer(reference: Array, parts: Sequence[Array], likely: str | None = None) -
     differing = [dim for dim in range(reference.ndim) if any(part.shape[dim] != reference.shape[dim] for part in parts)]
     if len(differing) != 1:
         return Placement("unknown", f"its parts differ from the reference in {len(differing)} dimensions")
+    if all(part.shape[differing[0]] == 1 for part in parts) and _uniform(reference, differing[0]):
+        return Placement(
+            "replicated", f"the same at every place of dimension {differing[0]}", differing[0], error=_error(reference, parts[0])
+        )
     return _sharded(reference, parts, differing[0], likely)
+
+
+def _uniform(reference: Array, dim: int) -> bool:
+    """Whether a value is the same at every place of a dimension, as what is broadcast is."""
+    first = np.take(reference, [0], axis=dim)
+    return bool(np.all((reference == first) | ((reference != reference) & (first != first))))
 
 
 def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:

@@ -88,6 +88,9 @@ def _measured(
 ) -> tuple[Numbers, Placed | None]:
     if not parts:
         return Numbers({"source": int(Source.NOTHING)}, "no rank has it"), None
+    whole = tuple(part for part in parts if targets[part[0]].shape(part[1]) == reference.shape(value))
+    if whole:
+        parts = whole  # stages of a pipeline: what the others are given or hand on is no part of it
     files = tuple(file for file, _ in parts)
     first = Both(reference, targets[parts[0][0]]), Both(value, parts[0][1])
     if _alike(targets, parts) and reference.shape(value) == targets[parts[0][0]].shape(parts[0][1]):

@@ -7,12 +7,17 @@ tensor is found when they are measured (judge/measuring_ranks.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.judge.pairing import Edges, Tables, add_values, handed_state, interned, merged
+from layerdiff.align.stages import Print, renumbered, stage_offsets
+from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import ValueKind
 
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
@@ -34,6 +39,31 @@ class RankedTables(Tables):
         """As Tables, noting the parts."""
         super().add_pair(row, role, position, reference, target)
         self.ranks.append(tuple((file, at[role, position]) for file, at in self._held.items() if (role, position) in at))
+
+
+def numbered_globally(reference: TraceFile, targets: Sequence[TraceFile]) -> list[Calls]:
+    """The calls of each rank's file, layers of a pipeline stage by their numbers in the whole model."""
+    known = _weight_prints(reference)
+    found = []
+    for file in targets:
+        calls = calls_of(file)
+        offsets = stage_offsets(known, _weight_prints(file))
+        if offsets:
+            site = renumbered(offsets)
+            calls = replace(calls, site=[site(one) for one in calls.site])
+        found.append(calls)
+    return found
+
+
+def _weight_prints(file: TraceFile) -> dict[str, Print]:
+    """The bits of each parameter, by its name."""
+    columns = file.values
+    found: dict[str, Print] = {}
+    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
+        name, bits = file.text(int(columns.name[value])), file.fingerprint(value)
+        if name is not None and bits is not None:
+            found[name] = bits, file.dtype_name(value), str(file.shape(value))
+    return found
 
 
 def add_ranks(

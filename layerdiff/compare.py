@@ -23,7 +23,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
-from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights
+from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers, with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
@@ -126,6 +126,13 @@ def compare_in_steps(
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files.reference[0], files.target, tables.ranks, placed)
         found += _found_among_ranks(values, judge())
+        reasons = [can_judge_exactly(Both(files.reference[0], file)) for file in files.target]
+        if None in reasons:
+            for part, whole, wrong in _own_of_ranks(tables, sites, files, trust):
+                found += [] if wrong is None else [wrong]
+                if time.monotonic() - last > snapshot_seconds:
+                    yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
+                    last = time.monotonic()
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
@@ -144,13 +151,25 @@ def compare_in_steps(
 
 def _found_among_ranks(values: RankValues, judged: Comparison) -> list[Found]:
     """What the origins of a ranked comparison are, where values of the ranks say so; then those are no origins by thresholds any more."""
-    found = list(misplaced_weights(values))
+    found = [*misplaced_weights(values), *missing_layers(values)]
     for row, one in findings_of_ranks(values, [origin.row for origin in judged.origins]):
         found.append(one)
         values.sites["exact"][row] = int(Verdict.INHERITED)
         if one.row != row:
             values.sites["exact"][one.row] = int(Verdict.INHERITED)
     return found
+
+
+def _own_of_ranks(
+    tables: RankedTables, sites: dict[str, NDArray[Any]], files: Both[Any], trust: Collection[str]
+) -> Iterator[tuple[int, int, Found | None]]:
+    """Every operator call of every rank by itself; a call that is wrong is no origin by thresholds any more."""
+    from layerdiff.judge.own_calls import own_of_ranks
+
+    for part, whole, wrong in own_of_ranks(files.reference[0], files.target, tables.row_of, sites, trust):
+        if wrong is not None:
+            sites["exact"][wrong.row] = int(Verdict.INHERITED)
+        yield part, whole, wrong
 
 
 def with_further_runs(
@@ -303,7 +322,7 @@ def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[No
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found, profile)
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
-    origins = tuple(sorted([*origins, *told_by_programs], key=lambda origin: origin.row))
+    origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
     said = (
         *notices_of_values(Evidence(sites, pairs, texts, files), profile, explained_weights(comparison.found)),

@@ -7,13 +7,15 @@ Each is an equality between recorded values, with its residual; where none holds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import matched_places
+from layerdiff.align.stages import split_number
+from layerdiff.diagnose.findings import Origin
 from layerdiff.errors import TraceError
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
@@ -327,9 +329,78 @@ def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
     return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)
 
 
-def rank_alone(placed: Placed | None, allowed: float) -> int | None:
-    """The index of the one part that is off, where all others are within what is allowed; None otherwise."""
-    if placed is None or len(placed.errors) < 2:
-        return None
-    off = [i for i, error in enumerate(placed.errors) if not error <= max(allowed, 1e-12)]
-    return off[0] if len(off) == 1 else None
+_APART: Final = 10.0
+"""How many times further off one rank's part must be than any other's, to be named alone."""
+
+
+def with_ranks(origins: Sequence[Origin], sites: Columns, placed: Columns) -> tuple[Origin, ...]:
+    """The origins of logical tensors with the error of each rank's part; where one rank alone is off, with that rank."""
+    if not len(placed["pair"]):
+        return tuple(origins)
+    return tuple(_with_rank(origin, sites, placed) for origin in origins)
+
+
+def _with_rank(origin: Origin, sites: Columns, placed: Columns) -> Origin:
+    own = origin.evidence.get("rank")
+    if own is not None:
+        return replace(origin, rank=int(own), statement=f"on rank {int(own)}: {origin.statement}")
+    pair = int(sites["pair"][origin.row])
+    here = np.flatnonzero(placed["pair"] == pair) if pair >= 0 else np.empty(0, np.int64)
+    errors = {int(placed["rank"][i]): float(placed["error"][i]) for i in here.tolist() if not np.isnan(placed["error"][i])}
+    if len(errors) < 2 or origin.cause is not None:
+        return origin
+    order = sorted(errors, key=lambda rank: -errors[rank])
+    evidence = {**origin.evidence, "error_of_ranks": {str(rank): errors[rank] for rank in sorted(errors)}}
+    if errors[order[0]] > _APART * errors[order[1]] and errors[order[0]] > 0:
+        rest = f"the others by {errors[order[1]]:.2g} at most"
+        said = f"{origin.statement}; rank {order[0]} alone is off, by {errors[order[0]]:.2g} of its part, {rest}"
+        return replace(origin, rank=order[0], statement=said, evidence=evidence)
+    return replace(origin, evidence=evidence)
+
+
+def missing_layers(values: RankValues) -> Iterator[Found]:
+    """Layers that run on no rank; where others run on several with inputs of their own, a stage that loaded the layers of another."""
+    on_none: dict[str, dict[int, int]] = {}
+    on_two: dict[str, dict[int, list[int]]] = {}
+    held: dict[int, set[int]] = {}
+    for pair in range(len(values.pairs["site"])):
+        held.setdefault(int(values.pairs["site"][pair]), set()).update(file for file, _ in values.ranks[pair])
+    parents = np.asarray(values.sites["parent"])
+    gone = np.asarray(values.sites["target_call"]) < 0
+    for row in np.flatnonzero(np.asarray(values.sites["kind"]) == CallKind.MODULE).tolist():
+        where = split_number(values.texts[int(values.sites["site"][row])] or "")
+        if where is None or where[2]:
+            continue
+        if gone[row] and not (parents[row] >= 0 and gone[parents[row]] and _is_layer(values, int(parents[row]))):
+            on_none.setdefault(where[0], {}).setdefault(where[1], row)
+        elif len(held.get(row, ())) > 1 and any(_ranks_differ(values, pair) for pair in values.pairs_of(row, Role.INPUT)):
+            on_two.setdefault(where[0], {}).setdefault(where[1], sorted(held[row]))
+    for before, layers in on_none.items():
+        twice = on_two.get(before, {})
+        numbers = sorted(layers)
+        said = f"{_listed(before, numbers)} on no rank"
+        cause, row = "layer-missing", layers[numbers[0]]
+        if twice:
+            cause = "pp-layer-offset"
+            ranks = sorted({values.targets[file].rank or 0 for files in twice.values() for file in files})
+            said += f", and {_listed(before, sorted(twice))} on ranks {', '.join(map(str, ranks))}: a stage holds the layers of another"
+        calls = int(values.sites["reference_call"][row]), -1
+        yield Found(
+            row, Local(calls, "out", Verdict.DEFECT, said, float(len(numbers)), 0.0, RULE, cause=cause, evidence={"layers": numbers})
+        )
+
+
+def _ranks_differ(values: RankValues, pair: int) -> bool:
+    """Whether ranks that hold the same places hold other numbers: the layers of one stage never do that."""
+    placed = values.placed.get(pair)
+    return placed is not None and placed.equal is False
+
+
+def _is_layer(values: RankValues, row: int) -> bool:
+    where = split_number(values.texts[int(values.sites["site"][row])] or "")
+    return where is not None and not where[2]
+
+
+def _listed(before: str, numbers: Sequence[int]) -> str:
+    listed = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
+    return f"{before}.{listed} {'runs' if len(numbers) == 1 else 'run'}"

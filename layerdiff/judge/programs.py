@@ -24,6 +24,7 @@ from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning import judge_body
 from layerdiff.judge.noise import Rounding, is_product
+from layerdiff.judge.own_calls import local_of
 from layerdiff.judge.padding import dead_tokens, padded_positions
 from layerdiff.judge.reading import Reading
 from layerdiff.judge.running import Programs
@@ -305,22 +306,7 @@ class _Judge:
             if excused(own, other):
                 found.excused[call] = "the reference's call has the same residual"
                 return
-        value = operation_output(operation.outputs, int(own.evidence.get("result", 0)))
-        verdict = Verdict[own.verdict.upper().replace("-", "_")]
-        found.findings.append(
-            Local(
-                (-1 if partner is None else partner, call),
-                value,
-                verdict,
-                own.statement,
-                own.measured,
-                own.allowed,
-                f"own replay, {own.rung}",
-                cause=own.cause,
-                kind=_forbidden_kind(own.cause),
-                evidence={**own.evidence, "zrms": own.zrms, "zmax": own.zmax},
-            )
-        )
+        found.findings.append(local_of(own, (-1 if partner is None else partner, call), operation))
 
 
 def leaves_state(runs: Both[Recorded], body: Body) -> bool:
@@ -339,14 +325,3 @@ def leaves_state(runs: Both[Recorded], body: Body) -> bool:
         if run.read_elsewhere(made - returned - given, inside):
             return True
     return False
-
-
-def operation_output(outputs: Mapping[str, int], index: int) -> str:
-    """The position of the `index`-th result."""
-    return f"out[{index}]" if f"out[{index}]" in outputs else "out"
-
-
-def _forbidden_kind(cause: str | None) -> str:
-    if cause is None:
-        return ""
-    return "tf32" if "tf32" in cause else "quantised" if "quant" in cause or "int8" in cause else "accumulator"

@@ -29,6 +29,8 @@ class RankedTables(Tables):
     def __init__(self) -> None:
         super().__init__()
         self.ranks: list[tuple[tuple[int, int], ...]] = []
+        self.row_of: dict[tuple[int, int], int] = {}
+        """By file and call of every rank, the row of the sites."""
         self._held: dict[int, dict[tuple[int, int], int]] = {}
 
     def hold(self, held: dict[int, dict[tuple[int, int], int]]) -> None:
@@ -80,7 +82,7 @@ def add_ranks(
     handed = handed_state(reference), [handed_state(file) for file in targets]
     rows = _rows(calls[1], alignments)
     row_of_reference: dict[int, int] = {}
-    row_of_target: dict[tuple[int, int], int] = {}
+    row_of_target = tables.row_of
     for r, parts, reason in rows:
         row = len(tables.sites)
         file, call = next(iter(parts.items()), (0, -1))

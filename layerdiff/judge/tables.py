@@ -165,6 +165,16 @@ PLACED: Final[dict[str, np.dtype[Any]]] = {
 """One row a rank's part of a value; empty where each process is compared by itself."""
 
 
+TEXT_COLUMNS: Final = frozenset(
+    {
+        *(("sites", name) for name in ("site", "type", "operator", "rule", "statement", "exact_rule")),
+        *(("pairs", name) for name in ("position", "reference_dtype", "target_dtype", "reference_shape", "target_shape")),
+        *(("placed", name) for name in ("placement", "holds", "also")),
+    }
+)
+"""(table, column) of the columns that hold indices into `Texts`: their type alone is that of other small numbers too."""
+
+
 class Texts:
     """Interned strings of one comparison. Index -1 reads as None."""
 

@@ -18,6 +18,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.baseline import ratios
 from layerdiff.judge.tables import Again, Columns, Source, Verdict, is_sampled
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, Side
+from layerdiff.saved.placements import PlacedValue, Placements
 from layerdiff.trace.schema import CallKind
 
 SCHEMA: Final = "layerdiff.comparison/1"
@@ -146,7 +147,23 @@ def _sites(comparison: Comparison, rows: NDArray[np.int64]) -> list[dict[str, Js
         found = ratios(sites, pairs)
         for row, site in zip(rows.tolist(), listed, strict=True):
             site["baseline_ratio"] = _known(found[row])
+    if len(comparison.placed["pair"]):
+        placements = Placements(comparison)
+        for row, site in zip(rows.tolist(), listed, strict=True):
+            values = placements.of_site(row)
+            if values:
+                site["placements"] = [_placement(value) for value in values]
     return listed
+
+
+def _placement(value: PlacedValue) -> dict[str, Json]:
+    listed: dict[str, Json] = {
+        "value": value.position,
+        "placement": value.name,
+        "ranks": [{"rank": part.rank, "error": _known(part.error)} for part in value.parts],
+        "agree": value.agree,
+    }
+    return listed if value.also is None else {**listed, "also": value.also.split("; ")}
 
 
 def _site(texts: Any, sites: Columns, pairs: Columns, row: int) -> dict[str, Json]:

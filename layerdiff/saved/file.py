@@ -1,6 +1,6 @@
 """`.ldiff`: a Comparison in an HDF5 file, by the rules of a trace. Opens without the traces and without torch.
 
-Columns are `/sites/<column>` and `/pairs/<column>`, texts one blob with offsets, and what is small is
+Columns are `/sites/<column>`, `/pairs/<column>` and `/placed/<column>`, texts one blob with offsets, and what is small is
 one JSON text in `/comparison/json`. No attributes on datasets, no compound and no variable-length
 types: with them a hundred thousand sites would take a second to open. The file gets its name when it
 is whole, so a reader never meets half of one.
@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from layerdiff.errors import ComparisonError, TraceError
-from layerdiff.judge.tables import PAIRS, SITES, Columns
+from layerdiff.judge.tables import PAIRS, PLACED, SITES, Columns
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.check_tables import check_tables
 from layerdiff.saved.comparison import Comparison
@@ -30,7 +30,7 @@ from layerdiff.trace.check import fixed_text, open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 
 FORMAT: Final = "layerdiff.comparison"
-VERSION: Final = (2, 0)
+VERSION: Final = (2, 1)
 _BYTES: Final = np.dtype("u1")
 _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "text/offset": np.dtype("<u8"),
@@ -38,6 +38,8 @@ _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     **{f"sites/{name}": dtype for name, dtype in SITES.items()},
     **{f"pairs/{name}": dtype for name, dtype in PAIRS.items()},
 }
+_PLACED: Final = {f"placed/{name}": dtype for name, dtype in PLACED.items()}
+"""Since version 2.1; files before it hold none, and read as an empty table."""
 _MAKE_ONE: Final = "`layerdiff diff REFERENCE TARGET -o RUN.ldiff` makes one."
 
 
@@ -74,6 +76,7 @@ def _write(comparison: Comparison, file: h5py.File) -> None:
         "comparison/json": np.frombuffer(description, _BYTES),
         **{f"sites/{name}": np.asarray(comparison.sites[name], dtype) for name, dtype in SITES.items()},
         **{f"pairs/{name}": np.asarray(comparison.pairs[name], dtype) for name, dtype in PAIRS.items()},
+        **{f"placed/{name}": np.asarray(comparison.placed[name], dtype) for name, dtype in PLACED.items()},
     }
     for name, column in datasets.items():
         file.create_dataset(name, data=column, track_times=False)
@@ -93,16 +96,20 @@ def open_comparison(path: str | Path) -> Comparison:
     except OSError as error:
         raise ComparisonError(f"{path} cannot be read: {error.strerror or error}.") from error
     with file:
-        _check_version(file, path)
+        before_placed = _check_version(file, path) < 1
         try:
             description = _read_description(file, path)
-            columns = read_columns(file, _COLUMNS)
+            columns = read_columns(file, _COLUMNS if before_placed else _COLUMNS | _PLACED)
+            if before_placed:
+                columns |= {name: np.empty(0, dtype) for name, dtype in _PLACED.items()}
             texts = StoredTexts(columns["text/offset"], columns["text/bytes"], str(path))
             sites, pairs = _table(columns, "sites", SITES, path), _table(columns, "pairs", PAIRS, path)
+            placed = _table(columns, "placed", PLACED, path)
             files = (len(description.reference.files), len(description.target.files))
             check_tables(
                 sites,
                 pairs,
+                placed,
                 texts,
                 files=files,
                 origin_rows=_rows(description),
@@ -123,6 +130,7 @@ def open_comparison(path: str | Path) -> Comparison:
         origins=description.origins,
         alignment=description.alignment,
         found=description.found,
+        placed=placed,
         again=description.again,
         baseline=description.baseline,
     )
@@ -151,7 +159,8 @@ def _open(path: Path) -> h5py.File:
         raise ComparisonError(str(error)) from error
 
 
-def _check_version(file: h5py.File, path: Path) -> None:
+def _check_version(file: h5py.File, path: Path) -> int:
+    """The minor version. Raises ComparisonError where the file is of another format, or another major version."""
     try:
         name = fixed_text(file, "format")
         version = [int(number) for number in np.atleast_1d(file.attrs.get("version", [0, 0]))]
@@ -168,6 +177,7 @@ def _check_version(file: h5py.File, path: Path) -> None:
             f"{path} was written in version {'.'.join(map(str, version))} of its format; this layerdiff reads version {VERSION[0]}. "
             f"Open it with the layerdiff that wrote it, or compare the traces again."
         )
+    return version[1] if len(version) > 1 else 0
 
 
 def _read_description(file: h5py.File, path: Path) -> Description:

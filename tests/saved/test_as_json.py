@@ -15,6 +15,7 @@ from layerdiff.judge.tables import Source, Verdict
 from layerdiff.saved.as_json import number, strict, to_json
 from layerdiff.saved.comparison import AlignmentSummary, Unpaired
 from tests.comparisons import comparison
+from tests.ranked import ATTENTION, four_ranks
 
 NORM = "model.layers.3.input_layernorm"
 
@@ -169,3 +170,27 @@ def test_number(value: float | None, expected: object) -> None:
 
 def test_strict_leaves_booleans_alone() -> None:
     assert strict([True, np.bool_(False), 1, "x", None]) == [True, False, 1, "x", None]
+
+
+def test_placements_of_many_ranks() -> None:
+    value = to_json(four_ranks())
+    assert_valid(value)
+    sites = {site["site"]: site for site in value["sites"]}
+    assert [
+        {
+            "value": "out",
+            "placement": "sharded along 2, contiguous",
+            "ranks": [{"rank": 0, "error": 1.2e-7}, {"rank": 1, "error": 1.1e-7}, {"rank": 2, "error": 0.3}, {"rank": 3, "error": 1.3e-7}],
+            "agree": None,
+        }
+    ] == sites[f"{ATTENTION}.q_proj"]["placements"]
+    assert [None] * 4 == [one["error"] for one in sites[f"{ATTENTION}.o_proj"]["placements"][0]["ranks"]]
+    assert False is sites[ATTENTION]["placements"][0]["agree"]
+    assert ["contiguous"] == sites[f"{ATTENTION}.v_proj"]["placements"][0]["also"]
+    assert "placements" not in sites["model.layers.4.mlp"]
+    assert value["origins"][0]["rank"] is None
+
+
+def test_of_one_process_there_are_no_placements() -> None:
+    value = to_json(comparison(layers=4, faults={NORM: Verdict.DEFECT}))
+    assert not any("placements" in site for site in value["sites"])

@@ -224,6 +224,8 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "verdict": (_set("sites/verdict", 0, 55), "sites/verdict holds a code"),
     "kind": (_set("sites/kind", 0, 9), "sites/kind holds a code"),
     "source": (_set("pairs/source", 0, 9), "pairs/source holds a code"),
+    "step": (_set("sites/step", 3, -2), "sites/step must not be below -1"),
+    "rank": (_set("sites/rank", 3, -2), "sites/rank must not be below -1"),
     "text": (_set("sites/site", 3, 10**6), "sites/site points outside the texts"),
     "text below": (_set("sites/rule", 3, -2), "sites/rule points outside the texts"),
     "pair": (_set("sites/pair", 3, 10**9), "sites/pair points outside"),
@@ -250,6 +252,12 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "odd evidence": (_json(lambda value: value["origins"][0].update(evidence=[])), "an object was expected"),
     "odd flag": (_json(lambda value: value["notices"][0].update(defect="no")), "true or false was expected"),
 }
+
+
+def test_a_step_may_be_beyond_the_number_of_texts(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["sites/step"][:] = 10**6
+    assert 10**6 == open_comparison(path).sites["step"][0]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from layerdiff.arithmetic.orders.analysis import OrderReport
+from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.order_markdown import order_markdown
@@ -18,7 +19,9 @@ from layerdiff.rows.figures import amount, count, exact
 from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
 from layerdiff.rows.grouped import Group, grouped
 from layerdiff.rows.header import judged_by
+from layerdiff.rows.placement_words import ranks_text
 from layerdiff.saved.comparison import Comparison, Unpaired
+from layerdiff.saved.placements import Placements
 
 _ORIGINS: Final = 25
 _EVIDENCE: Final = 12
@@ -27,6 +30,7 @@ _UNPAIRED: Final = 10
 _ENVIRONMENT: Final = 40
 _NOTICES: Final = 20
 _BESIDE: Final = 10
+_RANKS: Final = 16
 _CELL: Final = 160
 """Characters of one cell of an environment."""
 
@@ -114,6 +118,7 @@ def _evidence(comparison: Comparison) -> Iterator[str]:
     shown = groups[:_EVIDENCE]
     if not shown:
         return
+    placements = Placements(comparison)
     yield "### Evidence"
     for group in shown:
         origin = group.origin
@@ -124,6 +129,9 @@ def _evidence(comparison: Comparison) -> Iterator[str]:
             yield f"- the same at {named}{more}"
         for key, value in facts.flat(group.evidence).items():
             yield f"- {code(key)}: {text(value)}"
+        ranks = _ranks(placements, origin)
+        if ranks is not None:
+            yield f"- {ranks}"
         worst = facts.worst_of(comparison, origin.row)
         if worst is None:
             continue
@@ -138,6 +146,17 @@ def _evidence(comparison: Comparison) -> Iterator[str]:
     left = sum(1 + len(group.others) for group in groups[_EVIDENCE:])
     if left:
         yield f"\nEvidence of {amount(left, 'more origin')}: `layerdiff report ... -f json`."
+
+
+def _ranks(placements: Placements, origin: Origin) -> str | None:
+    """How the value of an origin is put together out of the ranks' parts, and how far off each of them is."""
+    value = placements.of_value(origin.row, origin.value)
+    if value is None:
+        return None
+    errors = ", ".join(f"rank {part.rank}: {_maybe(part.error)}" for part in value.parts[:_RANKS])
+    more = f" and {len(value.parts) - _RANKS} more" if len(value.parts) > _RANKS else ""
+    said = ranks_text(value)
+    return f"{text(value.name)}; relative L2 of each part: {errors}{more}" + (f"; **{text(said)}**" if said and value.off else "")
 
 
 def _maybe(value: float) -> str:

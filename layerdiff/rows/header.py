@@ -11,6 +11,7 @@ from layerdiff.rows.cells import cell_width, shorten, visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.figures import amount, count
 from layerdiff.rows.grouped import grouped
+from layerdiff.rows.placement_words import placed_text
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.saved.comparison import Comparison, Side
 
@@ -153,6 +154,9 @@ def about(comparison: Comparison) -> list[Line]:
     paired, calls = coverage(comparison)
     lines += [line(), line(("Alignment", Tone.TITLE)), line(f"  {count(paired)} of {amount(calls, 'call')} paired")]
     lines += [line(f"  {visible(remark)}") for remark in comparison.alignment.remarks]
+    placed = placed_text(comparison)
+    if placed:
+        lines.append(line(f"  made up of the parts of {amount(len(comparison.target.files), 'rank')}: {placed}"))
     steps = comparison.alignment.steps
     if steps:
         (first, first_target), (last, last_target) = steps[0], steps[-1]

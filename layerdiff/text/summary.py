@@ -19,8 +19,10 @@ from layerdiff.rows.figures import against, amount, count, ratio
 from layerdiff.rows.further_runs import against_baseline, second_run
 from layerdiff.rows.grouped import Group, explained, grouped
 from layerdiff.rows.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
+from layerdiff.rows.placement_words import origin_text, placed_text
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.comparison import Comparison
+from layerdiff.saved.placements import Placements
 from layerdiff.trace.schema import CallKind
 
 _MOST_ORIGINS = 10
@@ -55,7 +57,9 @@ def _compared(comparison: Comparison) -> list[Line]:
         if calls_alone
     ]
     steps = f", {amount(len(alignment.steps), 'step')} compared" if len(alignment.steps) > 1 else ""
-    lines.append(line(("aligned    ", Tone.DIM), ", ".join([words, *single]) + steps))
+    placed = placed_text(comparison)
+    ranks = f", x{len(comparison.target.files)}" if placed else ""
+    lines.append(line(("aligned    ", Tone.DIM), ", ".join([words, *single]) + steps + ranks))
     if not mostly_unpaired(comparison):
         for alone in (alignment.reference_only, alignment.target_only):
             for call in alone[:_MOST_UNPAIRED]:
@@ -64,6 +68,8 @@ def _compared(comparison: Comparison) -> list[Line]:
                 lines.append(line((f"           and {count(len(alone) - _MOST_UNPAIRED)} more: layerdiff show lists them (i)", Tone.DIM)))
         lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
     lines += _not_comparable(comparison)
+    if placed:
+        lines.append(line(("placed     ", Tone.DIM), placed))
     lines += _further_runs(comparison)
     by = judged_by(comparison)
     lines.append(line(("profile    ", Tone.DIM), profile_name(comparison), (f", {by}" if by else "", Tone.NOTICE)))
@@ -148,16 +154,17 @@ def _counted(origins: Sequence[Origin]) -> str:
 def _origins(comparison: Comparison) -> list[Line]:
     lines: list[Line] = []
     several = len({origin.step for origin in comparison.origins} | {step for _, step in comparison.alignment.steps}) > 1
-    groups = grouped(comparison.origins)
+    groups, placements = grouped(comparison.origins), Placements(comparison)
     for number, group in enumerate(groups[:_MOST_ORIGINS], 1):
-        lines += [line(), *_origin(number, group, named(comparison, group.origin), several)]
+        ranks = origin_text(placements, group.origin.row, group.origin.value)
+        lines += [line(), *_origin(number, group, named(comparison, group.origin), several, ranks)]
     left = sum(1 + len(group.others) for group in groups[_MOST_ORIGINS:])
     if left > 0:
         lines += [line(), line((f"and {amount(left, 'more origin')}: layerdiff show, o lists them", Tone.DIM))]
     return lines
 
 
-def _origin(number: int, group: Group, name: str, several_steps: bool) -> list[Line]:
+def _origin(number: int, group: Group, name: str, several_steps: bool, ranks: str | None) -> list[Line]:
     origin = group.origin
     shown = mark(origin.verdict)
     marks = [f"step {origin.step}"] if several_steps else []
@@ -176,6 +183,8 @@ def _origin(number: int, group: Group, name: str, several_steps: bool) -> list[L
         lines.append(line(("    measured ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))
+    if ranks is not None:
+        lines.append(line(("    ranks    ", Tone.DIM), (ranks, Tone.STRONG)))
     repeats = group.repeats()
     if repeats is not None:
         lines.append(line((f"    {repeats}", Tone.STRONG)))

@@ -15,6 +15,7 @@ from layerdiff.report.junit import as_junit
 from layerdiff.report.markdown import as_markdown
 from layerdiff.saved.comparison import Comparison, Side, Unpaired
 from tests.comparisons import comparison
+from tests.ranked import ATTENTION, four_ranks
 
 NORM = "model.layers.3.input_layernorm"
 MLP = "model.layers.5.mlp"
@@ -186,3 +187,14 @@ def test_an_origin_without_a_row_is_reported(name: str) -> None:
 
 def test_formats() -> None:
     assert list(FORMATS) == ["markdown", "json", "junit"]
+
+
+def test_an_origin_of_many_ranks_says_its_placement_and_the_error_of_each() -> None:
+    written = as_markdown(four_ranks())
+    assert (
+        "\n- sharded along 2, contiguous; relative L2 of each part: rank 0: 1.2e-7, rank 1: 1.1e-7, rank 2: 0.3, rank 3: 1.3e-7; "
+        "**rank 2 alone is off: 3.00e-1, the others up to 1.30e-7**\n"
+    ) in written
+    partial = as_markdown(four_ranks(faults={f"{ATTENTION}.o_proj": Verdict.UNEXPLAINED}))
+    assert "\n- partial: the ranks add up to it; relative L2 of each part: rank 0: -, rank 1: -, rank 2: -, rank 3: -\n" in partial
+    assert "relative L2 of each part" not in as_markdown(comparison(layers=5, faults={NORM: Verdict.DEFECT}))

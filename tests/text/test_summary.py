@@ -11,6 +11,7 @@ from layerdiff.judge.tables import Verdict
 from layerdiff.text.render import render
 from layerdiff.text.summary import summary
 from tests.comparisons import comparison
+from tests.ranked import four_ranks
 
 NORM = "model.layers.3.input_layernorm"
 
@@ -89,3 +90,22 @@ def test_a_stream_that_lacks_a_character_gets_a_question_mark() -> None:
     render(summary(comparison()), stream)
     stream.flush()
     assert b"? No defect" in stream.buffer.getvalue()  # type: ignore[attr-defined]  # BytesIO
+
+
+def ranked(**options: object) -> list[str]:
+    return [line.plain for line in summary(four_ranks(**options))]  # type: ignore[arg-type]  # options of the builder
+
+
+def test_many_ranks_say_how_values_are_placed_and_which_rank_is_off() -> None:
+    found = ranked()
+    assert ["aligned    71 of 71 calls paired, x4", "placed     10 values: 3 replicated, 5 sharded, 1 partial, 1 unknown"] == found[2:4]
+    assert "    ranks    rank 2 alone is off: 3.00e-1, the others up to 1.30e-7" in found
+
+
+def test_ranks_that_are_alike_are_not_told_apart() -> None:
+    assert not [text for text in ranked(q_proj=[1e-2, 2e-2, 1e-2, 5e-2]) if text.startswith("    ranks")]
+    assert "    ranks    error by rank: 0: 1.00e-7, 1: 3.00e-1, 2: 2.00e-1, 3: 1.00e-7" in ranked(q_proj=[1e-7, 3e-1, 2e-1, 1e-7])
+
+
+def test_one_process_says_nothing_of_ranks() -> None:
+    assert not [text for text in plain() if text.startswith("placed") or ", x" in text]

@@ -20,10 +20,11 @@ from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.diagnose.judging_ranks import judge_ranks
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
-from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers, with_ranks
+from layerdiff.diagnose.ranks import RankValues, with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
@@ -35,7 +36,7 @@ from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.ranked import RankedTables, add_ranks, numbered_globally
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
-from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
 from layerdiff.saved.alignment_summary import alignment_summary
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side
@@ -125,14 +126,11 @@ def compare_in_steps(
             last = time.monotonic()
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files.reference[0], files.target, tables.ranks, placed)
-        found += _found_among_ranks(values, judge())
-        reasons = [can_judge_exactly(Both(files.reference[0], file)) for file in files.target]
-        if None in reasons:
-            for part, whole, wrong in _own_of_ranks(tables, sites, files, trust):
-                found += [] if wrong is None else [wrong]
-                if time.monotonic() - last > snapshot_seconds:
-                    yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
-                    last = time.monotonic()
+        for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
+            found[:] = here
+            if time.monotonic() - last > snapshot_seconds:
+                yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
+                last = time.monotonic()
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
@@ -147,29 +145,6 @@ def compare_in_steps(
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
     yield Progress(total, total, judge)
-
-
-def _found_among_ranks(values: RankValues, judged: Comparison) -> list[Found]:
-    """What the origins of a ranked comparison are, where values of the ranks say so; then those are no origins by thresholds any more."""
-    found = [*misplaced_weights(values), *missing_layers(values)]
-    for row, one in findings_of_ranks(values, [origin.row for origin in judged.origins]):
-        found.append(one)
-        values.sites["exact"][row] = int(Verdict.INHERITED)
-        if one.row != row:
-            values.sites["exact"][one.row] = int(Verdict.INHERITED)
-    return found
-
-
-def _own_of_ranks(
-    tables: RankedTables, sites: dict[str, NDArray[Any]], files: Both[Any], trust: Collection[str]
-) -> Iterator[tuple[int, int, Found | None]]:
-    """Every operator call of every rank by itself; a call that is wrong is no origin by thresholds any more."""
-    from layerdiff.judge.own_calls import own_of_ranks
-
-    for part, whole, wrong in own_of_ranks(files.reference[0], files.target, tables.row_of, sites, trust):
-        if wrong is not None:
-            sites["exact"][wrong.row] = int(Verdict.INHERITED)
-        yield part, whole, wrong
 
 
 def with_further_runs(

@@ -44,6 +44,9 @@ def _origin(group: list[Found], sites: Columns, texts: Texts, profile: Profile) 
         shown["calls"] = len(group)
         shown["steps"] = sorted({int(sites["step"][one.row]) for one in group})[:100]
     rank = int(sites["rank"][row])
+    concerned = local.evidence.get("ranks")
+    if isinstance(concerned, list):  # of a collective: those that are wrong, which the row does not say
+        rank = int(concerned[0]) if len(concerned) == 1 else -1
     return Origin(
         row=row,
         site=texts[int(sites["site"][row])] or "",

@@ -43,7 +43,7 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     differing = [cut for cut in cuts if not wiring.same(*cut)]
     said.compared, said.same = len(cuts), len(cuts) - len(differing)
     coarse = coarser_calls(setting, body, aligned)
-    if not differing and not coarse:
+    if not differing and not coarse and not setting.laid:
         return said
     programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
     theirs = programs.run("target")

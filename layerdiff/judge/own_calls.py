@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from layerdiff.arithmetic.own import Own
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.tables import Columns, Verdict
+from layerdiff.judge.tables import Verdict
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.own import CONVICTING, excused, replay_own
 from layerdiff.replay.program import contents
@@ -48,7 +51,7 @@ def own_of_ranks(
     reference: TraceFile,
     targets: Sequence[TraceFile],
     row_of: Mapping[tuple[int, int], int],
-    sites: Columns,
+    sites: dict[str, NDArray[Any]],
     trust: Collection[str] = (),
 ) -> Iterator[tuple[int, int, Found | None]]:
     """Replay every operator call of every rank; hands out (done, all, what is wrong with the call or None).
@@ -58,6 +61,9 @@ def own_of_ranks(
     theirs = Recorded(reference, trust)
     runs = [Recorded(file, trust) for file in targets]
     todo = [at for at, row in row_of.items() if sites["kind"][row] == CallKind.OPERATOR]
+    for row in row_of.values():
+        if sites["kind"][row] == CallKind.OPERATOR and sites["reference_call"][row] >= 0:
+            sites["exact"][row] = int(Verdict.ORDER_CONSISTENT)
     for done, (file, call) in enumerate(todo, 1):
         row = row_of[file, call]
         yield done, len(todo), _wrong(runs[file], call, theirs, int(sites["reference_call"][row]), row, targets[file].rank)

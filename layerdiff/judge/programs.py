@@ -34,6 +34,7 @@ from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
+from layerdiff.replay.overlaid import Overlaid
 from layerdiff.replay.own import CONVICTING, excused, leaves_unwritten, replay_own
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import NotRecorded
@@ -133,7 +134,8 @@ class _Judge:
                 if not self.runs.target.is_module(call) and is_product((operation := self.runs.target.operation(call)).name):
                     products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
         product = products.most_common(1)[0][0] if products else None
-        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product))
+        laid = isinstance(self.runs.target.file, Overlaid)
+        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), laid=laid)
 
     def _vote(self, votes: dict[str, Counter[str]], reference: int, target: int) -> None:
         ours, theirs = self.runs.reference.file.dtype_name(reference), self.runs.target.file.dtype_name(target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import ValueKind
+from layerdiff.trace.schema import CallKind, ValueKind
 
+BY_ITSELF: Final = "each rank's call is judged by its own replay"
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
 
@@ -90,7 +92,9 @@ def add_ranks(
         alignment = alignments[file]
         side = "target" if call >= 0 else "reference"
         statement = reason
-        if reason is None:
+        if reason is None and own.kind[at] == CallKind.OPERATOR:
+            statement = BY_ITSELF  # what one operator makes of parts is no operator's result on the whole
+        elif reason is None:
             statement = _add(tables, edges, row, r, parts)
         parent = getattr(alignment.parents, side)[at]
         above = row_of_target.get((file, int(parent)), -1) if call >= 0 else row_of_reference.get(int(parent), -1)

@@ -59,3 +59,5 @@ class Setting:
     rounding: Rounding
     padded: NDArray[np.bool_] | None = None
     """Shape (batch, keys): the positions of this step that are padding."""
+    laid: bool = False
+    """Whether the target's program is the reference's, with values of its own laid over it: then every cut is held against it."""

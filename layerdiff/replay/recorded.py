@@ -117,7 +117,7 @@ class Recorded:
             if memory < 0 or offset < 0:
                 memory, offset = -1 - value, 0
             found = self._places[value] = Place(
-                (memory, self.file.dtype_name(value)),
+                (memory, self.file.memory_dtype(value)),
                 offset,
                 shape,
                 tuple(strides) if fits else row_major(shape),

@@ -183,6 +183,10 @@ class TraceFile:
         """torch's name of the value's dtype."""
         return self.text(int(self.values.dtype[value])) or "unknown"
 
+    def memory_dtype(self, value: int) -> str:
+        """Torch's name of the dtype that a value's memory was read as: places in it are counted in elements of that."""
+        return self.dtype_name(value)
+
     def dtype(self, value: int) -> Dtype | None:
         """The dtype of a value; None for one that this version does not know."""
         return dtype_named(self.dtype_name(value))

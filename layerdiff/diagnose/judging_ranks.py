@@ -1,0 +1,62 @@
+"""What many ranks are found to do: modules held against the reference's program, what ranks do wrong together, each call alone, in order.
+
+An equality between what ranks recorded says more than a figure: where one holds, what exact arithmetic says of the same module is the
+same fault, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers
+from layerdiff.judge.exact import Found, can_judge_exactly
+from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.tables import Verdict
+from layerdiff.sides import Both
+from layerdiff.trace.schema import CallKind
+
+
+def judge_ranks(
+    tables: RankedTables,
+    sites: dict[str, NDArray[Any]],
+    values: RankValues,
+    origins: Callable[[], Sequence[int]],
+    trust: Collection[str] = (),
+) -> Iterator[tuple[int, int, list[Found]]]:
+    """Hands out (done, all, findings so far); fills the exact columns of `sites`. `origins`: the rows of those that thresholds give."""
+    reference, targets = values.reference, values.targets
+    by_program: list[Found] = []
+    if can_judge_exactly(Both(reference, reference)) is None:
+        from layerdiff.judge.logical import judge_logically
+
+        for done, total, here in judge_logically(sites, values.pairs, values.texts, reference, targets, values.ranks, values.placed, trust):
+            by_program = [one for one in here if not one.local.rule.startswith("own replay")]
+            yield done, 2 * total, by_program
+    found = [*misplaced_weights(values), *missing_layers(values)]
+    modules = {_module(sites, one.row): one for one in by_program if not one.local.notice}
+    explained: set[int] = set()
+    for row, one in findings_of_ranks(values, sorted({*origins(), *modules})):
+        found.append(one)
+        explained.add(row)
+        for same in (row, one.row):
+            sites["exact"][same] = int(Verdict.INHERITED)
+    found += [one for one in by_program if one.local.notice or _module(sites, one.row) not in explained]
+    if any(can_judge_exactly(Both(reference, file)) is None for file in targets):
+        from layerdiff.judge.own_calls import own_of_ranks
+
+        for done, total, wrong in own_of_ranks(reference, targets, tables.row_of, sites, trust):
+            if wrong is not None:
+                found.append(wrong)
+                sites["exact"][wrong.row] = int(Verdict.INHERITED)
+            yield total + done, 2 * total, found
+    yield 1, 1, found
+
+
+def _module(sites: dict[str, NDArray[Any]], row: int) -> int:
+    """The row of the module call that a row is, or lies right inside of."""
+    while sites["kind"][row] != CallKind.MODULE and sites["parent"][row] >= 0:
+        row = int(sites["parent"][row])
+    return row

@@ -1,0 +1,94 @@
+"""The ranks' logical values on the reference's own program: what each module handed on against what the program makes of what came in.
+
+Local and exact as with one process, but for one thing: the ranks' own programs are not run, so what is computed is held against the
+reference's program, within the rounding of the ranks' dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.errors import TraceError
+from layerdiff.judge.exact import Found, judge_exactly
+from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Texts
+from layerdiff.replay.overlaid import Laid, Overlaid, boundaries
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all values that are laid over a program at once; a larger comparison is judged by thresholds."""
+
+
+def judge_logically(
+    sites: dict[str, NDArray[Any]],
+    pairs: Columns,
+    texts: Texts,
+    reference: TraceFile,
+    targets: Sequence[TraceFile],
+    ranks: Sequence[tuple[Part, ...]],
+    placed: Mapping[int, Placed],
+    trust: Collection[str] = (),
+) -> Iterator[tuple[int, int, list[Found]]]:
+    """Judge the module calls of a ranked comparison; fills their exact columns. Hands out (done, all, findings so far)."""
+    modules = np.flatnonzero((sites["kind"] == CallKind.MODULE) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0))
+    laid = _laid(sites, pairs, reference, targets, ranks, placed)
+    if laid is None:
+        return
+    weights = set(np.unique(np.asarray(pairs["reference_value"])[np.asarray(pairs["role"]) == Role.WEIGHT]).tolist())
+    overlaid = Overlaid(reference, laid, (boundaries(reference) | weights) - set(laid))
+    own = dict(sites)
+    own["target_call"] = np.asarray(sites["reference_call"]).copy()
+    rows = np.flatnonzero(np.asarray(sites["reference_call"]) >= 0)  # of operators too: one of them is named
+    yield from judge_exactly(own, pairs, texts, Both(reference, overlaid), rows, trust)
+    for name in ("exact", "exact_measured", "exact_allowed", "exact_rule", "statement"):
+        kept = np.asarray(sites["exact"])[modules] == BY_THRESHOLDS if name == "exact" else slice(None)
+        sites[name][modules[kept]] = own[name][modules[kept]]
+
+
+def _laid(
+    sites: Columns,
+    pairs: Columns,
+    reference: TraceFile,
+    targets: Sequence[TraceFile],
+    ranks: Sequence[tuple[Part, ...]],
+    placed: Mapping[int, Placed],
+) -> dict[int, Laid] | None:
+    """By value of the reference the logical value of the ranks, without those that they have in two ways; None where it is too much."""
+    kinds = np.asarray(sites["kind"])[np.asarray(pairs["site"])]
+    found: dict[int, Laid] = {}
+    seen: dict[int, tuple[Part, ...]] = {}
+    torn: set[int] = set()
+    total = 0
+    for pair, where in placed.items():
+        value, parts = int(pairs["reference_value"][pair]), ranks[pair]
+        if kinds[pair] != CallKind.MODULE or where.placement.kind == "unknown" or value in torn or seen.get(value) == parts:
+            continue
+        parts = tuple(part for part in parts if part[0] in where.files)
+        if not parts or not all(targets[file].has_bytes(one) for file, one in parts):
+            continue
+        try:
+            made = _joined(reference, value, targets, parts, where)
+        except TraceError:
+            continue
+        known = found.get(value)
+        if known is None:
+            found[value], seen[value] = made, ranks[pair]
+            total += made.numbers.size
+            if total > _MOST_ELEMENTS:
+                return None
+        elif known.dtype != made.dtype or not np.array_equal(known.numbers, made.numbers, equal_nan=made.numbers.dtype.kind == "f"):
+            torn.add(value)
+            del found[value]
+    return found
+
+
+def _joined(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], where: Placed) -> Laid:
+    numbers = [targets[file].read(one) for file, one in parts]
+    whole = where.placement.joined(numbers, reference.shape(value))
+    return Laid(targets[parts[0][0]].dtype_name(parts[0][1]), np.asarray(whole))

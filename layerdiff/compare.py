@@ -24,17 +24,19 @@ from layerdiff.diagnose.judging_ranks import judge_ranks
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
+from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.ranks import RankValues, with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
+from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.measuring_ranks import Placed, fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.ranked import RankedTables, add_ranks, numbered_globally
+from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -113,8 +115,9 @@ def compare_in_steps(
         return _judged(replace(described, found=tuple(found), placed=parts), chosen, None if ranked else files, told)
 
     if isinstance(tables, RankedTables):
-        total = total_bytes_of_ranks(pairs, files.reference[0], files.target, tables.ranks)
-        measured = fill_ranks(pairs, sites, tables.texts, files.reference[0], files.target, tables.ranks, placed)
+        parts = Both(tables.ours, tables.ranks)
+        total = total_bytes_of_ranks(pairs, sites, files, parts)
+        measured = fill_ranks(pairs, sites, tables.texts, files, parts, placed)
     else:
         total = total_bytes(pairs, sites, files)
         measured = fill(pairs, sites, tables.texts, files)
@@ -124,13 +127,16 @@ def compare_in_steps(
         if time.monotonic() - last > snapshot_seconds:
             yield Progress(done, total, judge)
             last = time.monotonic()
-    if isinstance(tables, RankedTables):
+    if isinstance(tables, RankedTables) and len(files.reference) == 1:
         values = RankValues(sites, pairs, tables.texts, files.reference[0], files.target, tables.ranks, placed)
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
+    if isinstance(tables, RankedTables):
+        found += found_at_rows(ranks_together(files.target)[0], tables.row_of)
+        told = (*told, *notices_of_ranks(files.target))
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
@@ -158,21 +164,23 @@ def with_further_runs(
     """
     if again is None and baseline is None:
         return comparison
-    chosen = load_profile(profile)
+    if comparison.reference is None:
+        raise ComparisonError("A further run is held against the reference, and this comparison has none.")
+    reference, chosen = comparison.reference.path, load_profile(profile)
     if baseline is not None:
-        traces = Both(open_trace(comparison.reference.path), open_trace(baseline))
+        traces = Both(open_trace(reference), open_trace(baseline))
         tables, _ = _align(traces, chosen)
         sites, pairs = tables.columns()
         for _ in fill(pairs, sites, tables.texts, traces.map(lambda trace: trace.files)):
             pass
         known = dict(zip(_calls(sites, "reference"), worst_output(sites, pairs).tolist(), strict=True))
         differs = np.array([known.get(call, np.nan) for call in _calls(comparison.sites, "reference")], np.float64)
-        comparison = replace(comparison, sites={**comparison.sites, "baseline_rel_l2": differs}, baseline=_side(traces.target))
-    return comparison if again is None else _with_second_run(comparison, chosen, again)
+        comparison = replace(comparison, sites={**comparison.sites, "baseline_rel_l2": differs}, baseline=side_of(traces.target))
+    return comparison if again is None else _with_second_run(comparison, reference, chosen, again)
 
 
-def _with_second_run(comparison: Comparison, profile: Profile, again: str | Path) -> Comparison:
-    second = compare_traces(comparison.reference.path, again, profile=profile)
+def _with_second_run(comparison: Comparison, reference: str, profile: Profile, again: str | Path) -> Comparison:
+    second = compare_traces(reference, again, profile=profile)
     traces = Both(open_trace(comparison.target.path), open_trace(again))
     tables, _ = _align(traces, replace(profile, renames=()))  # renames are from the target's names to the reference's
     sites, pairs = tables.columns()
@@ -232,19 +240,20 @@ _ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
 
 
 def is_ranked(traces: Both[Trace]) -> bool:
-    """Whether one reference process is held against the ranks of a target, whose values make up logical tensors."""
-    ranks = [file.rank for file in traces.target.files]
-    return len(traces.reference.files) == 1 and len(ranks) > 1 and None not in ranks and len(set(ranks)) == len(ranks)
+    """Whether ranks are compared, whose values make up logical tensors: a target of many against one process, or two layouts of many."""
+
+    def many(trace: Trace) -> bool:
+        ranks = [file.rank for file in trace.files]
+        return len(ranks) > 1 and None not in ranks and len(set(ranks)) == len(ranks)
+
+    one = len(traces.reference.files) == 1
+    return many(traces.target) and (one or many(traces.reference))
 
 
 def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
-    tables, alignments = RankedTables() if is_ranked(traces) else Tables(), []
-    if isinstance(tables, RankedTables):
-        reference, targets = traces.reference.files[0], traces.target.files
-        ours, theirs = calls_of(reference), numbered_globally(reference, targets)
-        alignments = [align(ours, one, profile.renames) for one in theirs]
-        add_ranks(tables, reference, targets, (ours, theirs), alignments)
-        return tables, _that_pair(traces, alignments)
+    if is_ranked(traces):
+        return _align_ranks(traces, profile)
+    tables, alignments = Tables(), []
     for numbers, rank in _file_pairs(traces):
         files = Both(traces.reference.files[numbers.reference], traces.target.files[numbers.target])
         calls = files.map(calls_of)
@@ -252,6 +261,15 @@ def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignmen
         add_file_pair(tables, files, numbers, calls, alignment, rank=rank)
         alignments.append(alignment)
     return tables, _that_pair(traces, alignments)
+
+
+def _align_ranks(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
+    tables = RankedTables()
+    files = traces.map(lambda trace: trace.files)
+    calls = Both([calls_of(file) for file in files.reference], numbered_globally(files.reference, files.target))
+    each = [[align(ours, theirs, profile.renames) for theirs in calls.target] for ours in calls.reference]
+    add_ranks(tables, files, calls, each)
+    return tables, _that_pair(traces, as_one_reference(calls.reference, each))
 
 
 def _that_pair(traces: Both[Trace], alignments: list[Alignment]) -> list[Alignment]:
@@ -299,8 +317,9 @@ def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[No
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
     origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
+    evidence = Evidence(sites, pairs, texts, files)
     said = (
-        *notices_of_values(Evidence(sites, pairs, texts, files), profile, explained_weights(comparison.found)),
+        *(() if comparison.reference is None else notices_of_values(evidence, profile, explained_weights(comparison.found))),
         *notices_of_programs(comparison.found, sites, texts),
     )
     return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))
@@ -327,11 +346,12 @@ def _with_cause(origin: Origin, before: Origin | None) -> Origin:
 
 
 def _describe(traces: Both[Trace], profile: Profile, texts: Texts, sites: Any, pairs: Any, summary: AlignmentSummary) -> Comparison:
-    sides = traces.map(_side)
+    sides = traces.map(side_of)
     return Comparison(sides.reference, sides.target, profile.to_json(), texts, dict(sites), pairs, alignment=summary)
 
 
-def _side(trace: Trace) -> Side:
+def side_of(trace: Trace) -> Side:
+    """A run as its trace describes it."""
     environment = trace.files[0].meta.get("environment")
     environment = environment if isinstance(environment, dict) else {}
     files = tuple(file.path.name for file in trace.files)

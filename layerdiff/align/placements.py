@@ -125,6 +125,43 @@ def _uniform(reference: Array, dim: int) -> bool:
     return bool(np.all((reference == first) | ((reference != reference) & (first != first))))
 
 
+def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: str | None = None) -> tuple[Placement, Array, Placement]:
+    """The placements of two layouts of one logical tensor, and that tensor as the first has it.
+
+    Each reading of the first that its shapes allow makes a tensor; the one that the second fits best is taken.
+    """
+    best: tuple[float, int, Placement, Array, Placement] | None = None
+    for order, placement in enumerate(_own_readings(ours)):
+        sizes = list(ours[0].shape)
+        if placement.kind == "sharded":
+            sizes[placement.dim] = int(max(at.max(initial=-1) for at in placement.positions)) + 1
+        whole = placement.joined(ours, tuple(sizes))
+        if placement.kind == "partial":
+            whole = whole.astype(ours[0].dtype)
+        other = infer(whole, theirs, likely)
+        score = np.inf if other.kind == "unknown" or not other.fits else other.error
+        if best is None or (score, order) < best[:2]:
+            best = score, order, placement, whole, other
+    assert best is not None
+    return best[2], best[3], best[4]
+
+
+def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
+    """What the values of some ranks may be together, the plainest first."""
+    alike = len({part.shape for part in parts}) == 1
+    if alike and all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
+        yield Placement("replicated", "replicated")
+        return
+    if alike and parts[0].dtype.kind in "fc":
+        yield Placement("partial", "partial: the ranks add up to it")
+    for dim in range(parts[0].ndim):
+        if len({part.shape[:dim] + part.shape[dim + 1 :] for part in parts}) == 1:
+            sizes = [part.shape[dim] for part in parts]
+            for name, at in _readings(sum(sizes), sizes):
+                yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
+    yield Placement("replicated", "replicated, and the ranks differ")
+
+
 def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:
     """What shapes alone allow, where no numbers were kept; None where they allow no reading. Its positions are the plain ones."""
     if all(part == reference for part in parts):

@@ -42,7 +42,7 @@ def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Itera
                 yield Notice("recording-skipped", f"the {name} did not record {len(skipped)} modules: {skipped[0]}")
     if len(traces.reference.files) != len(traces.target.files) and len(traces.reference.files) > 1:
         counts = f"{len(traces.reference.files)} files against {len(traces.target.files)}"
-        yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts}); those of equal rank are compared")
+        yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts})")
     for alignment in alignments:
         yield from _steps(alignment)
     seeds = Both(traces.reference, traces.target).map(lambda trace: _environment(trace).get("seed"))

@@ -73,7 +73,7 @@ class RankValues:
         whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
         if whole is None or parts is None or placed is None or placed.placement.kind == "unknown":
             return None
-        return np.asarray(placed.placement.joined(parts, whole.shape), np.float64)
+        return np.asarray(placed.placement.joined(placed.standing(parts), whole.shape), np.float64)
 
     def local(self, row: int, pair: int, cause: str, statement: str, residual: float, **evidence: Any) -> Found:
         """A finding at a value."""
@@ -165,27 +165,38 @@ def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array]) -> float |
 def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
     """What every rank added, and the reduction counted P times: the difference is (P - 1) times a bias, an input, or an inner value."""
     for pair in values.pairs_of(row, Role.OUTPUT):
-        whole, target = values.whole(pair), values.joined(pair)
-        count = len(values.ranks[pair])
-        if whole is None or target is None or count < 2 or whole.shape != target.shape:
+        whole, count = values.whole(pair), len(values.ranks[pair])
+        if whole is None or count < 2:
             continue
-        difference = target - whole
-        size = _size(difference)
-        if not size > 0:
-            continue
-        best: tuple[float, int, int, str, str] | None = None
-        for one, other, name, cause in _addends(values, row):
-            known = values.joined(other)
-            if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
+        for target in _totals(values, pair):
+            difference = target - whole
+            size = _size(difference)
+            if whole.shape != target.shape or not size > 0:
                 continue
-            residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
-            if residual <= HOLDS and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
-                best = residual, one, other, name, cause
-        if best is not None:
-            residual, one, other, name, cause = best
-            said = f"the difference is {count - 1} times {name}: each of {count} ranks has it whole, and their sum counts it {count} times"
-            return values.local(one, other if one != row else pair, cause, said, residual, ranks=count, added=name)
+            best: tuple[float, int, int, str, str] | None = None
+            for one, other, name, cause in _addends(values, row):
+                known = values.joined(other)
+                if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
+                    continue
+                residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
+                if residual <= HOLDS and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
+                    best = residual, one, other, name, cause
+            if best is not None:
+                residual, one, other, name, cause = best
+                said = (
+                    f"the difference is {count - 1} times {name}: each of {count} ranks has it whole, and their sum counts it {count} times"
+                )
+                return values.local(one, other if one != row else pair, cause, said, residual, ranks=count, added=name)
     return None
+
+
+def _totals(values: RankValues, pair: int) -> Iterator[Array]:
+    """What the ranks' values may be together: the logical value, and the sum where they differ, that a large addend hides."""
+    joined, parts, placed = values.joined(pair), values.parts(pair), values.placed.get(pair)
+    if joined is not None:
+        yield joined
+    if parts is not None and placed is not None and placed.placement.kind == "replicated" and placed.equal is False:
+        yield np.sum(parts, axis=0)
 
 
 def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]]:
@@ -196,6 +207,9 @@ def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]
             yield row, pair, f"its {name}", "bias-added-per-rank"
     for pair in values.pairs_of(row, Role.INPUT):
         yield row, pair, f"its input {values.texts[int(values.pairs['position'][pair])]}", "residual-added-per-rank"
+    for one in values.inside(row):
+        for pair in values.pairs_of(one, Role.INPUT):
+            yield row, pair, f"{values.texts[int(values.pairs['position'][pair])]} of {values.site(one)}", "residual-added-per-rank"
     for one in values.inside(row):
         for pair in values.pairs_of(one, Role.OUTPUT):
             yield one, pair, f"the output of {values.site(one)}", "allreduce-duplicated"

@@ -89,6 +89,6 @@ def _laid(
 
 
 def _joined(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], where: Placed) -> Laid:
-    numbers = [targets[file].read(one) for file, one in parts]
+    numbers = [targets[file].read(one) for file, one in where.standing(parts)]
     whole = where.placement.joined(numbers, reference.shape(value))
     return Laid(targets[parts[0][0]].dtype_name(parts[0][1]), np.asarray(whole))

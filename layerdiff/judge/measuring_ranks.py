@@ -5,26 +5,28 @@ All parts of one value are in memory at once; values follow one another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import Placement, by_shapes, infer
+from layerdiff.align.placements import Placement, by_shapes, infer, infer_both
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
-from layerdiff.measure.blocks import ArrayBlocks
+from layerdiff.measure.blocks import ArrayBlocks, Blocks
 from layerdiff.measure.screening import screen
 from layerdiff.sides import Both
-from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
+T = TypeVar("T")
 Part = tuple[int, int]
 """File of a rank, and value."""
 
@@ -37,12 +39,22 @@ class Placed:
         placement: as inferred.
         errors: relative L2 error of each part; of partial values NaN.
         equal: whether the parts that hold the same places have the same bits; None where none do.
+        shape: of the logical tensor, where the reference is made up of parts too, and `ours` how; else None.
     """
 
     placement: Placement
     files: tuple[int, ...]
     errors: tuple[float, ...]
     equal: bool | None
+    shape: tuple[int, ...] | None = None
+    ours: Placement | None = None
+
+    def standing(self, parts: Sequence[T]) -> Sequence[T]:
+        """The parts that make up the logical tensor: of a replicated value the one furthest off, so that no rank hides behind another."""
+        if self.placement.kind != "replicated" or len(self.errors) != len(parts):
+            return parts
+        worst = max(range(len(parts)), key=lambda rank: -1.0 if self.errors[rank] != self.errors[rank] else self.errors[rank])
+        return [parts[worst]]
 
     @cached_property
     def holds(self) -> tuple[str | None, ...]:
@@ -54,21 +66,25 @@ def fill_ranks(
     pairs: dict[str, NDArray[Any]],
     sites: dict[str, NDArray[Any]],
     texts: Texts,
-    reference: TraceFile,
-    targets: Sequence[TraceFile],
-    ranks: Sequence[tuple[Part, ...]],
+    files: Both[tuple[TraceFile, ...]],
+    parts_of: Both[list[tuple[Part, ...]]],
     placed: dict[int, Placed],
 ) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair."""
-    known: dict[tuple[int, tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
+    known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
     likely: dict[tuple[int, ...], str] = {}
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
-        value, parts = int(pairs["reference_value"][pair]), ranks[pair]
-        key = (value, parts)
+        value, parts, ours = int(pairs["reference_value"][pair]), parts_of.target[pair], parts_of.reference[pair]
+        number = int(sites["reference_file"][site])
+        reference, targets = files.reference[number], files.target
+        key = (value, ours or ((number, value),), parts)
         found = known.get(key)
         if found is None:
-            found = known[key] = _measured(reference, value, targets, parts, likely)
+            if len(ours) > 1:
+                found = known[key] = _both_together([(files.reference[file], one) for file, one in ours], targets, parts, likely)
+            else:
+                found = known[key] = _measured(reference, value, targets, parts, likely)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
         for name, number in numbers.columns.items():
@@ -76,8 +92,10 @@ def fill_ranks(
         if where is not None:
             placed[pair] = where
             if where.placement.kind != "unknown":
+                if where.shape is not None:
+                    pairs["reference_shape"][pair] = texts.intern(json.dumps(list(where.shape)))
                 pairs["target_shape"][pair] = pairs["reference_shape"][pair]
-                pairs["count"][pair] = reference.count(value)
+                pairs["count"][pair] = reference.count(value) if where.shape is None else int(np.prod(where.shape))
         if numbers.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
         yield done
@@ -124,29 +142,63 @@ def _together(
     likely: dict[tuple[int, ...], str],
 ) -> tuple[Numbers, Placed]:
     """`likely`: by sizes of a dimension, whole and parts, the reading that fitted last; kept up to date."""
+    stored = reference.stored(value)
+    assert stored is not None
     whole = reference.read(value)
     numbers = [targets[file].read(one) for file, one in parts]
     sizes = _sizes(whole.shape, [x.shape for x in numbers])
     placement = infer(whole, numbers, likely.get(sizes))
     if placement.reading and placement.fits and not placement.also:
         likely[sizes] = placement.reading
+    return _screened(stored, whole, numbers, [(targets[file], one) for file, one in parts], Placed(placement, files, (), None))
+
+
+def _both_together(
+    ours: Sequence[tuple[TraceFile, int]], targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], str]
+) -> tuple[Numbers, Placed | None]:
+    """A value that both sides have in parts: the logical tensor as the reference's ranks have it, and as the target's."""
+    theirs = [(targets[file], one) for file, one in parts]
+    if not theirs or not all(file.has_bytes(one) for file, one in (*ours, *theirs)):
+        why = "bytes of every rank of both sides are needed to put it together: record with --keep full, and --weights used for weights"
+        return Numbers({"source": int(Source.NOTHING)}, why), None
+    try:
+        mine, numbers = ([file.read(one) for file, one in side] for side in (ours, theirs))
+        placement, whole, other = infer_both(mine, numbers, likely.get(_sizes(mine[0].shape, [x.shape for x in numbers])))
+        dtype, bits = _bits(placement, whole.shape, mine, ours)
+    except TraceError as error:
+        return Numbers({"source": int(Source.NOTHING)}, str(error)), None
+    placed = Placed(other, tuple(file for file, _ in parts), (), None, whole.shape, placement)
+    return _screened(ArrayBlocks(dtype, bits), whole, numbers, theirs, placed)
+
+
+def _bits(
+    placement: Placement, shape: tuple[int, ...], numbers: Sequence[Array], parts: Sequence[tuple[TraceFile, int]]
+) -> tuple[Dtype, Array]:
+    """The logical tensor bit for bit, with its dtype; float32 for a sum of parts, and where the parts have several dtypes."""
+    dtypes = {file.dtype_name(one) for file, one in parts}
+    narrow = parts[0][0].dtype(parts[0][1])
+    if placement.kind == "partial" or len(dtypes) > 1 or narrow is None:
+        wide = dtype_named("float32")
+        assert wide is not None
+        return wide, placement.joined([x.astype(np.float32) for x in numbers], shape).astype(np.float32)
+    return narrow, np.ascontiguousarray(placement.joined([file.raw(one) for file, one in parts], shape))
+
+
+def _screened(
+    stored: Blocks, whole: Array, numbers: Sequence[Array], parts: Sequence[tuple[TraceFile, int]], placed: Placed
+) -> tuple[Numbers, Placed]:
+    """The logical tensor of the target's parts measured against the reference's, and each part by itself."""
+    placement = placed.placement
     if placement.kind == "unknown":
-        return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), Placed(placement, files, (), None)
-    dtypes = {targets[file].dtype_name(one) for file, one in parts}
-    if placement.kind == "partial" or len(dtypes) > 1:
-        dtype = dtype_named("float32")
-        bits: Array = placement.joined([x.astype(np.float32) for x in numbers], whole.shape).astype(np.float32)
-    else:
-        dtype = targets[parts[0][0]].dtype(parts[0][1])
-        bits = placement.joined([targets[file].raw(one) for file, one in parts], whole.shape)
-    stored = reference.stored(value)
-    assert dtype is not None and stored is not None
-    screening = vars(screen(stored, ArrayBlocks(dtype, np.ascontiguousarray(bits))))
-    if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
-        return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), Placed(placement, files, (), None)
+        return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), placed
     errors = tuple(_error(placement, whole, x, rank) for rank, x in enumerate(numbers))
-    found = Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
-    return found, Placed(placement, files, errors, _agree(placement, numbers))
+    placed = replace(placed, errors=errors, equal=_agree(placement, numbers))
+    stands = placed.standing(list(zip(numbers, parts, strict=True)))
+    dtype, bits = _bits(placement, whole.shape, [x for x, _ in stands], [part for _, part in stands])
+    screening = vars(screen(stored, ArrayBlocks(dtype, bits)))
+    if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
+        return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), placed
+    return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}}), placed
 
 
 def _sizes(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -208,10 +260,15 @@ def placed_columns(placed: Mapping[int, Placed], texts: Texts, ranks: Sequence[i
 
 
 def total_bytes_of_ranks(
-    pairs: Mapping[str, NDArray[Any]], reference: TraceFile, targets: Sequence[TraceFile], ranks: Sequence[tuple[Part, ...]]
+    pairs: Mapping[str, NDArray[Any]],
+    sites: Mapping[str, NDArray[Any]],
+    files: Both[tuple[TraceFile, ...]],
+    parts_of: Both[list[tuple[Part, ...]]],
 ) -> int:
     """Bytes to read for all distinct pairs."""
-    total = 0
-    for value, parts in {(value, ranks[pair]) for pair, value in enumerate(pairs["reference_value"].tolist())}:
-        total += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
-    return total
+    numbers = sites["reference_file"][pairs["site"]].tolist()
+    first = zip(numbers, pairs["reference_value"].tolist(), strict=True)
+    distinct = {(ours if len(ours) > 1 else (own,), theirs) for ours, theirs, own in zip(*parts_of, first, strict=True)}
+    return sum(
+        int(side[file].values.nbytes[value]) for both in distinct for side, parts in zip(files, both, strict=True) for file, value in parts
+    )

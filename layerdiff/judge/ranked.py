@@ -1,7 +1,7 @@
-"""The tables of a comparison of one reference process with many target ranks: one row a call, its values made up of all ranks' parts.
+"""The tables of a comparison with many target ranks: one row a call, its values made up of all ranks' parts.
 
 A row's target file and call are those of the first rank that ran it; `RankedTables.ranks` has the parts. How they make up the logical
-tensor is found when they are measured (judge/measuring_ranks.py).
+tensor is found when they are measured (judge/measuring_ranks.py). A reference of many ranks has parts in the same way (`ours`).
 """
 
 from __future__ import annotations
@@ -31,23 +31,36 @@ class RankedTables(Tables):
     def __init__(self) -> None:
         super().__init__()
         self.ranks: list[tuple[tuple[int, int], ...]] = []
+        self.ours: list[tuple[tuple[int, int], ...]] = []
+        """The same of the reference: a single part where it is one process."""
         self.row_of: dict[tuple[int, int], int] = {}
         """By file and call of every rank, the row of the sites."""
-        self._held: dict[int, dict[tuple[int, int], int]] = {}
+        self._held: Both[dict[int, dict[tuple[int, int], int]]] = Both({}, {})
+        self._own: dict[int, tuple[int, int]] = {}
 
-    def hold(self, held: dict[int, dict[tuple[int, int], int]]) -> None:
-        """From here on: by file, the value at each (role, position) of the call that pairs are added for."""
-        self._held = held
+    def hold(self, held: Both[dict[int, dict[tuple[int, int], int]]], own: dict[int, tuple[int, int]]) -> None:
+        """From here on: by file, the value at each (role, position) of the call that pairs are added for, of each side.
+
+        `own`: where each value stands in the reference's own call, whose positions may have other names than the target's.
+        """
+        self._held, self._own = held, own
 
     def add_pair(self, row: int, role: int, position: int, reference: int, target: int) -> None:
         """As Tables, noting the parts."""
         super().add_pair(row, role, position, reference, target)
-        self.ranks.append(tuple((file, at[role, position]) for file, at in self._held.items() if (role, position) in at))
+        ours = self._own.get(reference, (role, position))
+        self.ranks.append(tuple((file, at[role, position]) for file, at in self._held.target.items() if (role, position) in at))
+        self.ours.append(tuple((file, at[ours]) for file, at in self._held.reference.items() if ours in at))
 
 
-def numbered_globally(reference: TraceFile, targets: Sequence[TraceFile]) -> list[Calls]:
-    """The calls of each rank's file, layers of a pipeline stage by their numbers in the whole model."""
-    known = _weight_prints(reference)
+def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> list[Calls]:
+    """The calls of each rank's file, layers of a pipeline stage by their numbers in the whole model.
+
+    Among the stages of a reference that is a pipeline itself the numbers are those of the first that has each weight.
+    """
+    known: dict[str, Print] = {}
+    for file in references:
+        known = {**_weight_prints(file), **known}
     found = []
     for file in targets:
         calls = calls_of(file)
@@ -72,59 +85,120 @@ def _weight_prints(file: TraceFile) -> dict[str, Print]:
 
 def add_ranks(
     tables: RankedTables,
-    reference: TraceFile,
-    targets: Sequence[TraceFile],
-    calls: tuple[Calls, Sequence[Calls]],
-    alignments: Sequence[Alignment],
+    files: Both[tuple[TraceFile, ...]],
+    calls: Both[list[Calls]],
+    alignments: Sequence[Sequence[Alignment]],
 ) -> None:
-    """Append the sites and pairs of a reference file (number 0) and the files of all ranks."""
+    """Append the sites and pairs of all files of both sides. `alignments`: of each reference file with each of the target's.
+
+    A call of a further reference file has a row of its own only where no file before it ran it (a stage of a pipeline); else it adds parts.
+    """
     texts = tables.texts
-    edges = Edges(reference, texts), [Edges(file, texts) for file in targets]
-    operators = interned(texts, reference, reference.calls.operator), [interned(texts, file, file.calls.operator) for file in targets]
-    handed = handed_state(reference), [handed_state(file) for file in targets]
-    rows = _rows(calls[1], alignments)
-    row_of_reference: dict[int, int] = {}
+    edges = files.map(lambda side: [Edges(file, texts) for file in side])
+    operators = files.map(lambda side: [interned(texts, file, file.calls.operator) for file in side])
+    handed = files.map(lambda side: [handed_state(file) for file in side])
+    paired = {(file, int(t)) for one in alignments for file, alignment in enumerate(one) for _, t in alignment.pairs}
+    ours = _same_calls(calls.reference, [one[0] for one in alignments])
+    known_rows: set[tuple[str, int, int]] = set()
+    row_of_reference: dict[tuple[int, int], int] = {}
     row_of_target = tables.row_of
-    for r, parts, reason in rows:
-        row = len(tables.sites)
-        file, call = next(iter(parts.items()), (0, -1))
-        own, at = (calls[1][file], call) if call >= 0 else (calls[0], r)
-        alignment = alignments[file]
-        side = "target" if call >= 0 else "reference"
-        statement = reason
-        if reason is None and own.kind[at] == CallKind.OPERATOR:
-            statement = BY_ITSELF  # what one operator makes of parts is no operator's result on the whole
-        elif reason is None:
-            statement = _add(tables, edges, row, r, parts)
-        parent = getattr(alignment.parents, side)[at]
-        above = row_of_target.get((file, int(parent)), -1) if call >= 0 else row_of_reference.get(int(parent), -1)
-        if above < 0 and r >= 0:
-            above = row_of_reference.get(int(alignment.parents.reference[r]), -1)
-        known = calls[0].type[r] if r >= 0 else None
-        tables.sites.append(
-            (
-                texts.intern(getattr(alignment.sites, side)[at]),
-                own.kind[at],
-                texts.intern(known or own.type[at]),
-                operators[1][file][call] if call >= 0 else operators[0][r],
-                own.step[at],
-                own.occurrence[at],
-                -1,
-                above,
-                (r >= 0 and handed[0][r]) or (call >= 0 and handed[1][file][call]),
-                0,
-                file,
-                r,
-                call,
-                int(Verdict.PENDING if reason is None else Verdict.NOT_COMPARABLE),
-                texts.intern(statement),
+    for number, one in enumerate(alignments):
+        for r, parts, reason in _rows(calls.target, one):
+            key = _site_key(calls.reference[number], one[0], r) if r >= 0 else None
+            if key in known_rows or (key is None and (number or any(part in paired for part in parts.items()))):
+                continue
+            if key is not None:
+                known_rows.add(key)
+            row = len(tables.sites)
+            file, call = next(iter(parts.items()), (0, -1))
+            own, at = (calls.target[file], call) if call >= 0 else (calls.reference[number], r)
+            alignment = one[file]
+            side = "target" if call >= 0 else "reference"
+            held = {number: r} if key is None else ours[key]
+            statement = reason
+            if reason is None and own.kind[at] == CallKind.OPERATOR:
+                statement = BY_ITSELF  # what one operator makes of parts is no operator's result on the whole
+            elif reason is None:
+                statement = _add(tables, edges, row, (number, held), parts)
+            parent = int(getattr(alignment.parents, side)[at])
+            above = row_of_target.get((file, parent), -1) if call >= 0 else row_of_reference.get((number, parent), -1)
+            if above < 0 and r >= 0:
+                above = row_of_reference.get((number, int(alignment.parents.reference[r])), -1)
+            type_name = calls.reference[number].type[r] if r >= 0 else None
+            tables.sites.append(
+                (
+                    texts.intern(getattr(alignment.sites, side)[at]),
+                    own.kind[at],
+                    texts.intern(type_name or own.type[at]),
+                    operators.target[file][call] if call >= 0 else operators.reference[number][r],
+                    own.step[at],
+                    own.occurrence[at],
+                    -1,
+                    above,
+                    (r >= 0 and handed.reference[number][r]) or (call >= 0 and handed.target[file][call]),
+                    number,
+                    file,
+                    r,
+                    call,
+                    int(Verdict.PENDING if reason is None else Verdict.NOT_COMPARABLE),
+                    texts.intern(statement),
+                )
+            )
+            for part in held.items() if r >= 0 else ():
+                row_of_reference[part] = row
+            for part in parts.items():
+                row_of_target[part] = row
+            tables.end_part(Both(files.reference[number], files.target[file]))
+
+
+def as_one_reference(calls: Sequence[Calls], alignments: Sequence[Sequence[Alignment]]) -> list[Alignment]:
+    """The alignments of each target file with all reference files as if they were one: a call that several of those ran counts once."""
+    if len(alignments) == 1:
+        return list(alignments[0])
+    offset, offsets = 0, []
+    for one in calls:
+        offsets.append(offset)
+        offset += len(one.site)
+    own = {min((number, call) for number, call in same.items()) for same in _same_calls(calls, [one[0] for one in alignments]).values()}
+    sites = [site for one in alignments for site in one[0].sites.reference]
+    found = []
+    for file in range(len(alignments[0])):
+        each = [one[file] for one in alignments]
+        paired = {int(t) for alignment in each for _, t in alignment.pairs}
+        pairs = [
+            (offsets[number] + int(r), int(t))
+            for number, alignment in enumerate(each)
+            for r, t in alignment.pairs
+            if (number, int(r)) in own
+        ]
+        found.append(
+            replace(
+                each[0],
+                pairs=np.array(pairs, np.int64).reshape(-1, 2),
+                reference_only=[
+                    (offsets[number] + r, reason)
+                    for number, alignment in enumerate(each)
+                    for r, reason in alignment.reference_only
+                    if (number, r) in own
+                ],
+                target_only=[one for one in each[0].target_only if one[0] not in paired],
+                sites=Both(sites, each[0].sites.target),
             )
         )
-        if r >= 0:
-            row_of_reference[r] = row
-        for part in parts.items():
-            row_of_target[part] = row
-        tables.end_part(Both(reference, targets[file]))
+    return found
+
+
+def _site_key(calls: Calls, alignment: Alignment, call: int) -> tuple[str, int, int]:
+    return alignment.sites.reference[call], int(calls.step[call]), int(calls.occurrence[call])
+
+
+def _same_calls(calls: Sequence[Calls], alignments: Sequence[Alignment]) -> dict[tuple[str, int, int], dict[int, int]]:
+    """By site, step and occurrence the call of each reference file that ran it."""
+    found: dict[tuple[str, int, int], dict[int, int]] = {}
+    for number, (one, alignment) in enumerate(zip(calls, alignments, strict=True)):
+        for call in range(len(one.site)):
+            found.setdefault(_site_key(one, alignment, call), {}).setdefault(number, call)
+    return found
 
 
 def _rows(calls: Sequence[Calls], alignments: Sequence[Alignment]) -> list[tuple[int, dict[int, int], str | None]]:
@@ -161,12 +235,20 @@ def _rows(calls: Sequence[Calls], alignments: Sequence[Alignment]) -> list[tuple
     return [(key[1] if key[0] == "reference" else -1, parts[key], reasons[key]) for key in order]
 
 
-def _add(tables: RankedTables, edges: tuple[Edges, Sequence[Edges]], row: int, r: int, parts: dict[int, int]) -> str | None:
-    """The pairs of one row, with the parts of every rank at the same position."""
-    held = {}
-    for file, call in parts.items():
-        roles, positions, values = edges[1][file].of(call)
-        held[file] = {(role, position): value for role, position, value in zip(roles, positions, values, strict=True)}
-    tables.hold(held)
-    first = next(iter(parts))
-    return add_values(tables, Both(edges[0], edges[1][first]), row, r, parts[first])
+def _add(tables: RankedTables, edges: Both[list[Edges]], row: int, ours: tuple[int, dict[int, int]], theirs: dict[int, int]) -> str | None:
+    """The pairs of one row, with the parts of every rank of each side at the same position. `ours`: the file of the row, and all calls."""
+    number, held = ours
+    first = next(iter(theirs))
+    roles, positions, values = edges.reference[number].of(held[number])
+    own = {value: (role, position) for role, position, value in zip(roles, positions, values, strict=True)}
+    tables.hold(Both(_values(edges.reference, held), _values(edges.target, theirs)), own)
+    return add_values(tables, Both(edges.reference[number], edges.target[first]), row, held[number], theirs[first])
+
+
+def _values(edges: Sequence[Edges], calls: dict[int, int]) -> dict[int, dict[tuple[int, int], int]]:
+    """By file, the value at each (role, position) of its call."""
+    found = {}
+    for file, call in calls.items():
+        roles, positions, values = edges[file].of(call)
+        found[file] = {(role, position): value for role, position, value in zip(roles, positions, values, strict=True)}
+    return found

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerdiff.cli.parameters import AGAIN, BASELINE, JSON, KEEP, PROFILE, REFERENCE, SITES, TARGET, TRUST, sites_bound
+from layerdiff.cli.parameters import (
+    AGAIN,
+    ALONE,
+    BASELINE,
+    JSON,
+    KEEP,
+    PROFILE,
+    REFERENCE,
+    SITES,
+    TARGET_UNLESS_ALONE,
+    TRUST,
+    UsageError,
+    sites_bound,
+)
 
-PARAMETERS = (REFERENCE, TARGET, KEEP, PROFILE, AGAIN, BASELINE, JSON, SITES, TRUST)
+PARAMETERS = (REFERENCE, TARGET_UNLESS_ALONE, ALONE, KEEP, PROFILE, AGAIN, BASELINE, JSON, SITES, TRUST)
 
 
 def run(
     reference: str,
-    target: str,
+    target: str | None,
+    alone: bool,
     output: Path | None,
     profile: str,
     again: str | None,
@@ -20,9 +34,20 @@ def run(
     sites: str,
     trust_ops: tuple[str, ...],
 ) -> int:
-    """Say where two runs part, and whether it is a defect."""
+    """Say where two runs part, and whether it is a defect.
+
+    With --self it takes one trace, of many ranks, and holds them against each other.
+    """
     bound = sites_bound(sites)
     from layerdiff.cli.answering import answer
+
+    if alone:
+        _refuse_with_self(target, again, baseline, trust_ops)
+        from layerdiff.checking import check_ranks
+
+        return answer(check_ranks(reference, profile=profile), keep=output, json=json, sites=bound)
+    if target is None:
+        raise UsageError("diff compares two traces: name the target too. --self checks the ranks of one by themselves.")
     from layerdiff.cli.comparing import compared
 
     comparison = compared(reference, target, profile, trust=trust_ops)
@@ -31,3 +56,11 @@ def run(
 
         comparison = with_further_runs(comparison, profile=profile, again=again, baseline=baseline)
     return answer(comparison, keep=output, json=json, sites=bound)
+
+
+def _refuse_with_self(target: str | None, again: str | None, baseline: str | None, trust: tuple[str, ...]) -> None:
+    if target is not None:
+        raise UsageError("--self takes one trace, and two are named: leave one of them or --self away.")
+    for given, name in ((again, "--again"), (baseline, "--baseline"), (trust, "--trust-ops")):
+        if given:
+            raise UsageError(f"{name} needs a reference, and --self has none.")

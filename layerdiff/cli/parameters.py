@@ -17,6 +17,8 @@ REFERENCE = Argument("reference", "REFERENCE", "Trace of the run that is right, 
 TARGET = Argument("target", "TARGET", "Trace of the run in question.")
 FIRST = Argument("first", "REFERENCE|RUN.ldiff", "A trace, or a saved comparison.")
 MAYBE_TARGET = Argument("target", "[TARGET]", "Trace of the run in question; none with a saved comparison.", required=False)
+TARGET_UNLESS_ALONE = Argument("target", "[TARGET]", "Trace of the run in question; with --self the first is it.", required=False)
+ALONE = click.Option(["--self", "alone"], is_flag=True, help="Check the ranks of one trace against each other, without a reference.")
 SAVED = Argument("path", "RUN.ldiff", "A saved comparison.")
 PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", default="strict", show_default=True, help=f"What is allowed: {_PROFILES}.")
 MAYBE_PROFILE = click.Option(["--profile"], metavar="NAME|FILE.toml", help=f"{_PROFILES}; else strict, or as saved.")

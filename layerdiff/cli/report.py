@@ -79,5 +79,7 @@ def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
     from layerdiff.report.markdown import as_markdown
     from layerdiff.trace.reader import open_trace
 
+    if comparison.reference is None:
+        raise UsageError("--order adds a call of two runs up again; layerdiff order TRACE SITE asks that of one.")
     reference, target = open_trace(comparison.reference.path), open_trace(comparison.target.path)
     return as_markdown(comparison, orders=[order_of_pair(reference, target, site) for site in sites])

@@ -58,6 +58,8 @@ def write_bundle(comparison: Comparison, folder: Path, *, sites: Sequence[str] =
         ComparisonError: a site is not in the comparison, there is no origin, or `folder` holds something.
         OSError: it cannot be written.
     """
+    if comparison.reference is None:
+        raise ComparisonError("A bundle runs operator calls against their reference, and there is none: choose markdown, json or junit.")
     chosen = _chosen(comparison, sites)
     if not chosen:
         raise ComparisonError("There is no origin to bundle. --site SITE bundles any call of the comparison.")
@@ -162,7 +164,7 @@ def _call(comparison: Comparison, traces: Traces, origin: Origin, folder: Path) 
         "reference": _reference(comparison, traces, row, operation),
         "missing": {},
         "notes": [],
-        "environment": {"reference": comparison.reference.environment, "target": comparison.target.environment},
+        "environment": {name: side.environment for name, side in comparison.sides},
     }
     call["operands"] = _tensors(run, operation.inputs, folder / "operands.safetensors", call["missing"], call["notes"])
     unkept: dict[str, str] = {}

@@ -60,7 +60,9 @@ def headline(comparison: Comparison) -> str:
         return f"{amount(len(blamed), 'origin')} of a defect"
     notices = [notice for notice in comparison.notices if notice.defect]
     if notices:
-        return "the runs are not comparable as given: " + ", ".join(dict.fromkeys(notice.kind for notice in notices))
+        return ("" if comparison.reference is None else "the runs are not comparable as given: ") + ", ".join(
+            dict.fromkeys(notice.kind for notice in notices)
+        )
     return f"no defect, worst verdict {comparison.verdict.label}"
 
 
@@ -136,8 +138,11 @@ def flat(described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def environments(comparison: Comparison) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
-    """(key, reference, target) where the runs differ, and (key, both) where they do not."""
-    reference, target = flat(comparison.reference.environment), flat(comparison.target.environment)
+    """(key, reference, target) where the runs differ, and (key, both) where they do not; all are the latter without a reference."""
+    target = flat(comparison.target.environment)
+    if comparison.reference is None:
+        return [], list(target.items())
+    reference = flat(comparison.reference.environment)
     keys = dict.fromkeys((*reference, *target))
     differ = [(key, reference.get(key, "-"), target.get(key, "-")) for key in keys if reference.get(key) != target.get(key)]
     same = [(key, reference[key]) for key in keys if key in reference and reference[key] == target.get(key)]

@@ -46,8 +46,7 @@ def _summary(comparison: Comparison) -> ElementTree.Element:
     case = _case("summary")
     lines = [
         facts.headline(comparison),
-        f"reference: {comparison.reference.path} {comparison.reference.label}",
-        f"target: {comparison.target.path} {comparison.target.label}",
+        *(f"{name}: {side.path} {side.label}" for name, side in comparison.sides),
         f"profile: {comparison.profile.get('name', 'custom')}",
         *([judged_by(comparison) or ""] if judged_by(comparison) else []),
         f"paired: {count(comparison.alignment.paired)} calls",

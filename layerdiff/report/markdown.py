@@ -15,6 +15,7 @@ from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.order_markdown import order_markdown
+from layerdiff.rows.alone import checked
 from layerdiff.rows.figures import amount, count, exact
 from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
 from layerdiff.rows.grouped import Group, grouped
@@ -63,7 +64,10 @@ def _finding(comparison: Comparison) -> Iterator[str]:
         if others:
             yield f"\n{amount(others, 'more origin')} below."
     profile = comparison.profile.get("name", "custom")
-    yield f"\n- reference: {code(comparison.reference.path)} {text(comparison.reference.label)}"
+    if comparison.reference is None:
+        yield f"\n- no reference: the ranks were held against each other, {text(checked(comparison))}"
+    else:
+        yield f"\n- reference: {code(comparison.reference.path)} {text(comparison.reference.label)}"
     yield f"- target: {code(comparison.target.path)} {text(comparison.target.label)}"
     if comparison.again is not None:
         yield f"- second run of the target: {code(comparison.again.side.path)}: {second_run(comparison)}"
@@ -73,7 +77,7 @@ def _finding(comparison: Comparison) -> Iterator[str]:
     if by is not None:
         yield f"- {text(by)}"
     yield f"- profile {text(str(profile))}; sites: " + ", ".join(f"{count(n)} {v.label}" for v, n in facts.verdict_counts(comparison))
-    for side, name in ((comparison.reference, "reference"), (comparison.target, "target")):
+    for name, side in comparison.sides:
         if not side.complete:
             yield f"- the recording of the {name} is incomplete"
 
@@ -198,6 +202,8 @@ def _coverage(comparison: Comparison) -> Iterator[str]:
             alignment.paired + len(alignment.target_only),
         )
     )
+    if comparison.reference is None:
+        return
     yield "### Alignment\n"
     steps = amount(len(alignment.steps), "step")
     yield f"Over {steps}, {paired} of {reference} calls of the reference are paired with {paired} of {target} calls of the target.\n"
@@ -220,6 +226,9 @@ def _unpaired(side: str, calls: tuple[Unpaired, ...]) -> Iterator[str]:
 def _environment(comparison: Comparison) -> Iterator[str]:
     differ, same = facts.environments(comparison)
     yield "### Environment\n"
+    if comparison.reference is None:
+        yield from _table(("entry", "target"), ((code(key[:_CELL]), text(value[:_CELL])) for key, value in same[: 2 * _ENVIRONMENT]))
+        return
     if differ:
         rows = ((code(key[:_CELL]), text(one[:_CELL]), text(other[:_CELL])) for key, one, other in differ[:_ENVIRONMENT])
         yield from _table(("differs", "reference", "target"), rows)
@@ -236,13 +245,18 @@ def _environment(comparison: Comparison) -> Iterator[str]:
 
 
 def _reproduce(comparison: Comparison) -> Iterator[str]:
-    reference, target = shlex.quote(comparison.reference.path), shlex.quote(comparison.target.path)
+    target = shlex.quote(comparison.target.path)
     profile = str(comparison.profile.get("name", "strict"))
     option = "" if profile == "strict" else f" --profile {shlex.quote(str(comparison.profile.get('path') or profile))}"
     further = "" if comparison.again is None else f" --again {shlex.quote(comparison.again.side.path)}"
     further += "" if comparison.baseline is None else f" --baseline {shlex.quote(comparison.baseline.path)}"
     operators = "" if judged_by(comparison) is None else " --operators"
     yield "### Reproduce\n"
+    if comparison.reference is None:
+        recorded = "torchrun --nproc-per-node N -m layerdiff record -o target/ -- SCRIPT ARGS"
+        yield fenced(f"{recorded}\nlayerdiff diff {target} --self{option}", "sh")
+        return
+    reference = shlex.quote(comparison.reference.path)
     commands = [
         f"layerdiff record{operators} -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
         f"layerdiff record{operators} -o target.h5 -- SCRIPT ARGS      # on the machine of the target",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from layerdiff.judge.tables import Verdict
+from layerdiff.rows.alone import agreement
 from layerdiff.rows.figures import amount, count
 from layerdiff.rows.tones import mark
 from layerdiff.saved.comparison import Comparison
@@ -18,6 +19,8 @@ _WITHIN = (Verdict.INHERITED, Verdict.ORDER_EXACT, Verdict.ORDER_CONSISTENT)
 
 def differences_explained(comparison: Comparison) -> str:
     """`all 70 differences are within bfloat16 rounding`; of a comparison without origins."""
+    if comparison.reference is None:
+        return agreement(comparison)
     verdicts = np.asarray(comparison.sites["verdict"])
     compared = verdicts < Verdict.NOT_COMPARABLE
     differ = compared & (verdicts != Verdict.IDENTICAL)

@@ -72,7 +72,8 @@ def title(comparison: Comparison, width: int) -> Line:
     left = [(" layerdiff ", Tone.TITLE), ("  " if width >= 100 else " ", Tone.PLAIN)]
     frame = sum(cell_width(text) for text, _ in left) + 4 + (17 if words else 0) + 3
     room = max(4, width - taken - frame)
-    reference, target = side_label(comparison.reference), side_label(comparison.target)
+    reference = "no reference" if comparison.reference is None else side_label(comparison.reference)
+    target = side_label(comparison.target)
     half = room // 2
     spare_target = max(half, room - cell_width(reference))
     target = shorten(target, spare_target, at="middle")
@@ -167,8 +168,9 @@ def about(comparison: Comparison) -> list[Line]:
             lines += [line(f"  {visible(call.site) or '(root)'}", (f"  {visible(call.reason)}", Tone.DIM)) for call in alone[:500]]
             if len(alone) > 500:
                 lines.append(line((f"  and {count(len(alone) - 500)} more", Tone.DIM)))
-    for word, side, tone in (("Reference", comparison.reference, Tone.REFERENCE), ("Target", comparison.target, Tone.TARGET)):
-        lines += [line(), line((word, tone), (f"  {visible(side.path)}", Tone.PLAIN))]
+    for name, side in comparison.sides:
+        tone = Tone.REFERENCE if name == "reference" else Tone.TARGET
+        lines += [line(), line((name.capitalize(), tone), (f"  {visible(side.path)}", Tone.PLAIN))]
         if not side.complete:
             lines.append(line(("  the recording is incomplete", Tone.NOTICE)))
         lines += [made for key, value in side.environment.items() for made in _entry(str(key), value, "  ")]

@@ -30,6 +30,8 @@ class Traces:
         call, number = int(sites[f"{side}_call"][row]), int(sites[f"{side}_file"][row])
         if call < 0:
             raise TraceError(f"the {side} did not run this call")
+        if run is None:
+            raise TraceError(f"there is no {side}: the ranks were held against each other")
         path = Path(run.path)
         if path.is_dir() and 0 <= number < len(run.files):
             path = path / run.files[number]

@@ -71,7 +71,8 @@ class SecondRun:
 class Comparison:
     """The result of comparing a target with a reference."""
 
-    reference: Side
+    reference: Side | None
+    """None for a trace whose ranks were held against each other: every row is the target's alone."""
     target: Side
     profile: Mapping[str, Json]
     """The profile judged by, in full, so that the verdicts can be reproduced."""
@@ -88,6 +89,12 @@ class Comparison:
     again: SecondRun | None = None
     baseline: Side | None = None
     """A run that is known to be right, such as the same model in bf16; its differences are in the column `baseline_rel_l2`."""
+
+    @property
+    def sides(self) -> tuple[tuple[str, Side], ...]:
+        """The runs that there are, the reference first: ("reference", side), ("target", side)."""
+        target = ("target", self.target)
+        return (target,) if self.reference is None else (("reference", self.reference), target)
 
     @property
     def verdict(self) -> Verdict:

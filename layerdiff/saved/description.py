@@ -21,7 +21,7 @@ from layerdiff.sides import Both
 class Description(NamedTuple):
     """Everything of a Comparison but its texts and tables."""
 
-    reference: Side
+    reference: Side | None
     target: Side
     profile: Mapping[str, Json]
     notices: tuple[Notice, ...]
@@ -36,7 +36,7 @@ def described(comparison: Comparison) -> dict[str, Json]:
     """The description of a comparison as JSON values."""
     alignment = comparison.alignment
     return {
-        "reference": _flat(comparison.reference),
+        "reference": None if comparison.reference is None else _flat(comparison.reference),
         "target": _flat(comparison.target),
         "profile": comparison.profile,
         "notices": [_flat(notice) for notice in comparison.notices],
@@ -68,7 +68,7 @@ def description_of(value: Json) -> Description:
     """The description from its JSON values. Raises ValueError, KeyError, TypeError or AttributeError where they are not as they must be."""
     alignment = value["alignment"]
     return Description(
-        reference=_side(value["reference"]),
+        reference=None if value["reference"] is None else _side(value["reference"]),
         target=_side(value["target"]),
         profile=_mapping(value["profile"]),
         notices=tuple(_notice(notice) for notice in value["notices"]),

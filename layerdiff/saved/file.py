@@ -105,7 +105,7 @@ def open_comparison(path: str | Path) -> Comparison:
             texts = StoredTexts(columns["text/offset"], columns["text/bytes"], str(path))
             sites, pairs = _table(columns, "sites", SITES, path), _table(columns, "pairs", PAIRS, path)
             placed = _table(columns, "placed", PLACED, path)
-            files = (len(description.reference.files), len(description.target.files))
+            files = (0 if description.reference is None else len(description.reference.files), len(description.target.files))
             check_tables(
                 sites,
                 pairs,

@@ -12,6 +12,7 @@ import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
+from layerdiff.rows.alone import checked, commands
 from layerdiff.rows.cells import visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
@@ -43,11 +44,16 @@ def summary(comparison: Comparison) -> list[Line]:
 
 def _compared(comparison: Comparison) -> list[Line]:
     lines = []
-    for word, side, tone in (("reference", comparison.reference, Tone.REFERENCE), ("target   ", comparison.target, Tone.TARGET)):
+    for name, side in comparison.sides:
+        word, tone = f"{name:<9}", Tone.REFERENCE if name == "reference" else Tone.TARGET
         label = side_label(side)
         path = visible(side.path)
         incomplete = ("  the recording is incomplete", Tone.NOTICE) if not side.complete else ("", Tone.PLAIN)
         lines.append(line((f"{word}  ", Tone.DIM), (path, tone), (f"  {label}" if label != path else "", Tone.DIM), incomplete))
+    if comparison.reference is None:
+        lines.append(line(("checked    ", Tone.DIM), checked(comparison)))
+        lines.append(line(("profile    ", Tone.DIM), profile_name(comparison)))
+        return lines
     paired, calls = coverage(comparison)
     alignment = comparison.alignment
     words = f"{count(paired)} of {amount(calls, 'call')} paired"
@@ -137,13 +143,22 @@ def _verdict(comparison: Comparison) -> Line:
         said = f"{_counted(origins)}, {count(faults)} of them {'a defect' if faults == 1 else 'defects'}"
     if comparison.defect and not faults:  # the verdict of the sites would contradict what the notices say
         kinds = ", ".join(dict.fromkeys(visible(notice.kind) for notice in comparison.notices if notice.defect))
-        return line((f"✗ {kinds}", Tone.FAULT), (f"  {said}", Tone.STRONG), ": no module is at fault, the runs are not given the same")
+        return line((f"✗ {kinds}", Tone.FAULT), (f"  {said}", Tone.STRONG), f": no module is at fault, {_not_the_same(comparison)}")
     if not origins and not comparison.defect and not unsure and comparison.verdict is not Verdict.NOT_COMPARABLE:
         return line((f"{worst.glyph} ", worst.tone), ("No defect", Tone.STRONG), (f": {differences_explained(comparison)}", Tone.PLAIN))
-    end = "the runs differ beyond what the profile allows" if comparison.defect else "no defect under this profile"
+    end = _beyond(comparison) if comparison.defect else "no defect under this profile"
     if not comparison.defect and unsure:
         end = "the results of the run were not compared, so this says little"
     return line((f"{worst.glyph} {worst.word}", worst.tone), (f"  {said}", Tone.STRONG), (f": {end}", Tone.PLAIN))
+
+
+def _not_the_same(comparison: Comparison) -> str:
+    return "the ranks are not one run" if comparison.reference is None else "the runs are not given the same"
+
+
+def _beyond(comparison: Comparison) -> str:
+    who = "the ranks do not agree" if comparison.reference is None else "the runs differ"
+    return f"{who} beyond what the profile allows"
 
 
 def _counted(origins: Sequence[Origin]) -> str:
@@ -195,6 +210,8 @@ def _origin(number: int, group: Group, name: str, several_steps: bool, ranks: st
 
 
 def _next(comparison: Comparison) -> list[Line]:
+    if comparison.reference is None:
+        return [line((word, Tone.DIM), (command, Tone.ACCENT)) for word, command in commands(comparison)]
     both = shlex.join([visible(comparison.reference.path), visible(comparison.target.path)])
     if comparison.origins:
         kinds, rows = comparison.sites["kind"], len(comparison.sites["kind"])

@@ -1,0 +1,81 @@
+"""One trace of many ranks as a table of sites without a reference: a row for every module call and every collective of every rank.
+
+There are no pairs of values: what decides a row is what the ranks say of each other, kept in the exact columns as for operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.collectives import FINDING, Told, check_collectives
+from layerdiff.judge.exact import Found
+from layerdiff.judge.pairing import Tables, calls_of, handed_state, interned
+from layerdiff.judge.rank_sums import Outcome
+from layerdiff.judge.replicas import check_replicas
+from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind
+
+_UNKNOWN = Outcome(Verdict.NOT_COMPARABLE, "its rank is another file's too: a child of that process")
+
+
+def ranks_alone(files: Sequence[TraceFile]) -> tuple[dict[str, NDArray[Any]], Columns, Texts, list[Found]]:
+    """Sites, pairs (none), texts, and what was found of the files of one trace."""
+    tables = Tables()
+    row_of: dict[tuple[int, int], int] = {}
+    for number, file in enumerate(files):
+        _add_file(tables, file, number, row_of)
+    sites, pairs = tables.columns()
+    told, outcomes = ranks_together(files)
+    for at, row in row_of.items():
+        outcome = outcomes.get(at, _UNKNOWN)
+        sites["exact"][row] = int(Verdict.ORDER_CONSISTENT if outcome.verdict in FINDING else outcome.verdict)
+        if outcome.verdict != Verdict.NOT_COMPARABLE:
+            sites["exact_measured"][row], sites["exact_allowed"][row] = outcome.measured, outcome.allowed
+            sites["exact_rule"][row] = tables.texts.intern(outcome.rule)
+        sites["statement"][row] = tables.texts.intern(outcome.statement)
+    return sites, pairs, tables.texts, found_at_rows(told, row_of)
+
+
+def ranks_together(files: Sequence[TraceFile]) -> tuple[list[Told], dict[tuple[int, int], Outcome]]:
+    """What the ranks of one trace say of each other, and the outcome of every collective and module call by (file, call)."""
+    checked = check_collectives(files)
+    replicas, told = check_replicas(files)
+    return [*checked.told, *told], {**replicas, **checked.outcomes}
+
+
+def _add_file(tables: Tables, file: TraceFile, number: int, row_of: dict[tuple[int, int], int]) -> None:
+    calls, described, texts = file.calls, calls_of(file), tables.texts
+    kinds = np.asarray(calls.kind)
+    operators, handed = interned(texts, file, calls.operator), handed_state(file)
+    for call in np.flatnonzero((kinds == CallKind.MODULE) | (kinds == CallKind.COLLECTIVE)).tolist():
+        above = int(calls.parent[call])
+        row_of[number, call] = len(tables.sites)
+        tables.sites.append(
+            (
+                texts.intern(described.site[call]),
+                kinds[call],
+                texts.intern(described.type[call]),
+                operators[call],
+                calls.step[call],
+                calls.occurrence[call],
+                -1 if file.rank is None else file.rank,
+                row_of.get((number, above), -1),
+                handed[call],
+                0,
+                number,
+                -1,
+                call,
+                int(Verdict.PENDING),
+                -1,
+            )
+        )
+
+
+def found_at_rows(told: Sequence[Told], row_of: Mapping[tuple[int, int], int]) -> list[Found]:
+    """Findings at the rows of a table of sites; `row_of` by (file, call). What stands at no row is left out."""
+    return [Found(row_of[one.file, one.call], one.local) for one in told if (one.file, one.call) in row_of]

@@ -169,9 +169,11 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
         if whole is None or count < 2:
             continue
         for target in _totals(values, pair):
+            if whole.shape != target.shape:
+                continue
             difference = target - whole
             size = _size(difference)
-            if whole.shape != target.shape or not size > 0:
+            if not size > 0:
                 continue
             best: tuple[float, int, int, str, str] | None = None
             for one, other, name, cause in _addends(values, row):

@@ -98,7 +98,10 @@ def with_placed(made: Comparison, outputs: Mapping[str, Made]) -> Comparison:
     """`made` against a folder of rank files, with the outputs of sites placed."""
     texts, rows = made.texts, []
     row_of = {texts[int(text)]: row for row, text in reversed(list(enumerate(made.sites["site"])))}
+    together = made.pairs["rel_l2"].copy()
     for site, value in outputs.items():
+        known = [error for error in value.errors if not math.isnan(error)]
+        together[row_of[site]] = math.sqrt(sum(error**2 for error in known) / len(known)) if known else 2.5e-7
         for rank, error in enumerate(value.errors):
             held = None if value.holds is None else text_of(runs_of(np.array(value.holds[rank], np.intp)))
             agree = 2 if value.agree is None else int(value.agree)
@@ -109,4 +112,4 @@ def with_placed(made: Comparison, outputs: Mapping[str, Made]) -> Comparison:
     ranks = max(len(value.errors) for value in outputs.values())
     files = tuple(f"rank{rank:05d}.h5" for rank in range(ranks))
     target = replace(made.target, path="target", files=files, label=f"LlamaForCausalLM bf16 cuda x{ranks}")
-    return replace(made, placed=placed, target=target)
+    return replace(made, placed=placed, target=target, pairs={**made.pairs, "rel_l2": together})

@@ -1,4 +1,4 @@
-"""What is said in words of values that are made up of many ranks' parts: how many of each kind, which rank is off, which places it holds."""
+"""Words for values that are made up of many ranks' parts: how many of each kind, which rank is off, which places it holds."""
 
 from __future__ import annotations
 

@@ -41,6 +41,23 @@ class Tone(Enum):
     BROKEN = auto()
     UNKNOWN = auto()
     """Not comparable, or not judged yet."""
+    RANK_0 = auto()
+    """What rank 0 holds, and likewise for the others: beyond 7 they begin again, so a digit always stands beside."""
+    RANK_1 = auto()
+    RANK_2 = auto()
+    RANK_3 = auto()
+    RANK_4 = auto()
+    RANK_5 = auto()
+    RANK_6 = auto()
+    RANK_7 = auto()
+
+
+RANKS: Final = tuple(tone for tone in Tone if tone.name.startswith("RANK_"))
+
+
+def rank_tone(rank: int) -> Tone:
+    """The tone of a rank."""
+    return RANKS[rank % len(RANKS)]
 
 
 class Segment(NamedTuple):

@@ -36,6 +36,7 @@ ACTIONS: Final = (
     Action("left_square_bracket", "previous_call", "[", "", "The same site in the step or call before"),
     Action("c", "calls", "c", "", "The operator calls inside the selected module"),
     Action("O", "order", "O", "", "How the selected operator call added up: a defect, or another order of the same sum"),
+    Action("r", "ranks", "r", "", "Which rank holds what of the selected site, and which rank is off; the collectives inside it"),
     Action("a", "details", "a", "", "All that is known of the selected site"),
     Action("i", "about", "i", "notices", "Notices, alignment, calls without a partner, both environments"),
     Action("e", "report", "e", "report", "The report as it would be filed"),
@@ -61,6 +62,7 @@ TENSOR_ACTIONS: Final = (
     Action("left_square_bracket", "previous_value", "[", "", "The value of this site before"),
     Action("c", "calls", "c", "calls", "The operator calls around this value"),
     Action("o", "order", "o", "", "How this operator call added up: a defect, or another order of the same sum"),
+    Action("r", "ranks", "r", "", "Which rank holds what of this site's values, and which rank is off"),
     Action("d", "dark", "d", "", "Light or dark"),
     Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
     Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
@@ -74,6 +76,7 @@ OPERATOR_ACTIONS: Final = (
     Action("v", "values", "v", "values", "The values of the chosen call"),
     Action("u", "outer", "u", "outer", "The calls of the enclosing module"),
     Action("o", "order", "o", "order", "How the chosen call added up: a defect, or another order of the same sum"),
+    Action("r", "ranks", "r", "", "Which rank holds what of the chosen call's values, and which rank is off"),
     Action("a", "details", "a", "all known", "All that is known of the chosen call"),
     Action("d", "dark", "d", "", "Light or dark"),
     Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
@@ -91,6 +94,17 @@ ORDER_ACTIONS: Final = (
     Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
 )
 """On the order screen."""
+
+RANKS_ACTIONS: Final = (
+    Action("n", "next_part", "n", "next value", "Scroll to the next value, then to the collectives"),
+    Action("N,p", "previous_part", "N p", "", "Scroll to the value before"),
+    Action("right_square_bracket", "next_site", "]", "next site", "The next site with values of ranks"),
+    Action("left_square_bracket", "previous_site", "[", "site before", "The site with values of ranks before"),
+    Action("d", "dark", "d", "", "Light or dark"),
+    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
+    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+)
+"""On the ranks screen."""
 
 MOVES: Final = (
     ("↑ ↓  k j", "one line"),

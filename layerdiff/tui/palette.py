@@ -14,7 +14,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.theme import Theme
 
-from layerdiff.rows.tones import Line, Tone
+from layerdiff.rows.tones import RANKS, Line, Tone
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -48,6 +48,10 @@ class Palette(NamedTuple):
     """From the least difference to the largest, farther from the ground with every step; empty where the terminal has too few colours."""
 
 
+def _of_ranks(*colors: str) -> dict[Tone, Ink]:
+    return {tone: Ink(color) for tone, color in zip(RANKS, colors, strict=True)}
+
+
 DARK: Final = Palette(
     name="layerdiff-dark",
     dark=True,
@@ -71,6 +75,7 @@ DARK: Final = Palette(
         Tone.FAULT: Ink("#ff6b68", True),
         Tone.BROKEN: Ink("#ff5fb0", True),
         Tone.UNKNOWN: Ink("#8791a5"),
+        **_of_ranks("#6ea8fe", "#f0a35e", "#63c9a0", "#c594f0", "#4fc3d9", "#e58fc4", "#d8c65c", "#9fb3c8"),
     },
     within="#4c9a7c",
     explained="#2d4f49",
@@ -102,6 +107,7 @@ LIGHT: Final = Palette(
         Tone.FAULT: Ink("#c4201d", True),
         Tone.BROKEN: Ink("#b3127a", True),
         Tone.UNKNOWN: Ink("#646d7b"),
+        **_of_ranks("#2f6fd6", "#b8620d", "#1b8a5a", "#8b46c9", "#0f7f96", "#b83a86", "#8a7400", "#5b6b7d"),
     },
     within="#86bfa4",
     explained="#c4d9cd",
@@ -133,6 +139,7 @@ _DARK_16: Final = Palette(
         Tone.FAULT: Ink("#ff5555", True),
         Tone.BROKEN: Ink("#ff55ff", True),
         Tone.UNKNOWN: Ink("#aaaaaa"),
+        **_of_ranks("#5555ff", "#aa5500", "#00aa00", "#aa00aa", "#00aaaa", "#ff55ff", "#55ff55", "#aaaaaa"),
     },
     within="#00aa00",
     explained="#555555",
@@ -162,6 +169,7 @@ _LIGHT_16: Final = Palette(
         Tone.FAULT: Ink("#aa0000", True),
         Tone.BROKEN: Ink("#aa00aa", True),
         Tone.UNKNOWN: Ink("#555555"),
+        **_of_ranks("#0000aa", "#aa5500", "#00aa00", "#aa00aa", "#00aaaa", "#5555ff", "#555555", "#000000"),
     },
     within="#00aa00",
     explained="#aaaaaa",

@@ -320,6 +320,13 @@ class LayersScreen(Screen[None]):
 
             open_operators(self, self.rows, row, self._traces())
 
+    def action_ranks(self) -> None:
+        """See actions."""
+        if self.rows is not None and (row := self._row) is not None:
+            from layerdiff.tui.screens.ranks import open_ranks
+
+            open_ranks(self, self.rows, row, self._traces())
+
     def action_order(self) -> None:
         """See actions."""
         if self.rows is not None and (row := self._row) is not None:

@@ -191,6 +191,12 @@ class OperatorsScreen(Drilled):
         if self.row is not None:
             self.app.push_screen(TensorScreen(self._rows, self.row, self._traces))
 
+    def action_ranks(self) -> None:
+        """See actions."""
+        from layerdiff.tui.screens.ranks import open_ranks
+
+        open_ranks(self, self._rows, self.row, self._traces)
+
     def action_order(self) -> None:
         """See actions."""
         from layerdiff.tui.screens.order import open_order

@@ -336,6 +336,12 @@ class TensorScreen(Drilled):
 
         open_operators(self, self._rows, self._row, self._traces)
 
+    def action_ranks(self) -> None:
+        """See actions."""
+        from layerdiff.tui.screens.ranks import open_ranks
+
+        open_ranks(self, self._rows, self._row, self._traces)
+
     def action_order(self) -> None:
         """See actions."""
         from layerdiff.tui.screens.order import open_order

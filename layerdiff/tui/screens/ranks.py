@@ -1,0 +1,130 @@
+"""`RanksScreen`: which rank holds what of the values of one site, how far off each is, and the collectives inside the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import Screen
+
+from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.table import Rows
+from layerdiff.rows.tones import Line
+from layerdiff.rows.traces import Traces
+from layerdiff.saved.placements import Placements
+from layerdiff.tui.actions import RANKS_ACTIONS, Action
+from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.widgets.footer import KeyBar
+from layerdiff.tui.widgets.scrolled import ScrolledLines
+
+
+def open_ranks(screen: Screen[Any], rows: Rows, row: int | None, traces: Traces) -> None:
+    """Open what ranks hold of the site at `row`; says so where the target is one process."""
+    if row is None:
+        return
+    if len(rows.comparison.target.files) < 2:
+        screen.notify("the target is one process: ranks are those of a folder of traces", timeout=4)
+        return
+    screen.app.push_screen(RanksScreen(rows, row, traces))
+
+
+class RanksHead(Head):
+    """The site, and what stands out."""
+
+    made: Any = None
+
+    def lines_at(self, width: int) -> Sequence[Line]:
+        """Two lines."""
+        return () if self.made is None else self.made(width)
+
+
+class RanksScreen(Drilled):
+    """One site, by rank."""
+
+    DEFAULT_CSS = """
+    RanksScreen { layout: vertical; background: $background; }
+    """
+    ACTIONS: ClassVar[Sequence[Action]] = RANKS_ACTIONS
+    WORDS = (
+        ("sharded", "each rank holds a part along one dimension; the map shows which: █ all of a cell's places, ▓ ▒ ░ some, · none"),
+        ("replicated", "every rank holds the whole"),
+        ("partial", "the ranks' values add up to the whole, so no rank has an error of its own"),
+        ("together", "the logical tensor, put together of all parts, against the reference's"),
+        ("closer", "the first places, one a cell, by the last digit of the rank that holds each"),
+        ("✗", "a rank that is more than ten times as far off as the middle one, or that differs where it should be the same"),
+        ("fits as well", "another reading of the same numbers: they do not tell the two apart"),
+    )
+    BINDINGS = [  # noqa: RUF012  # textual's way
+        *(Binding(action.keys, action.name, action.long, show=False) for action in RANKS_ACTIONS),
+    ]
+
+    def __init__(self, rows: Rows, row: int, traces: Traces) -> None:
+        super().__init__()
+        self._rows, self.row, self._traces = rows, row, traces
+        self._placements = Placements(rows.comparison)
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        yield RanksHead()
+        yield ScrolledLines()
+        yield KeyBar(RANKS_ACTIONS)
+
+    def on_mount(self) -> None:
+        """Show the site."""
+        self.query_one(ScrolledLines).focus()
+        self._show(self.row)
+
+    def _show(self, row: int) -> None:
+        self.row = row
+        comparison = self._rows.comparison
+        name = self._rows.names.full(int(self._rows.tree.place_of[row]))
+        values = values_of(comparison, self._placements, row)
+        head = self.query_one(RanksHead)
+        head.made = lambda width: title_lines(comparison, row, name, values, width)
+        head.refresh()
+        self.query_one(ScrolledLines).show(lambda width: map_lines(comparison, row, values, width) or nothing_lines(comparison, width))
+
+    # actions
+
+    def action_next_site(self) -> None:
+        """See actions."""
+        self._step(1)
+
+    def action_previous_site(self) -> None:
+        """See actions."""
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        """To the next site, in execution order, some of whose values are placed."""
+        tree = self._rows.tree
+        place = int(tree.place_of[self.row]) + by
+        while 0 <= place < len(tree):
+            row = int(tree.row[place])
+            if self._placements.of_site(row):
+                self._show(row)
+                return
+            place += by
+        self.notify("this is the last site with values of ranks" if by > 0 else "this is the first site with values of ranks", timeout=2)
+
+    def action_next_part(self) -> None:
+        """See actions."""
+        self._to_part(1)
+
+    def action_previous_part(self) -> None:
+        """See actions."""
+        self._to_part(-1)
+
+    def _to_part(self, by: int) -> None:
+        text = self.query_one(ScrolledLines)
+        at = int(text.scroll_offset.y)
+        parts = [0, *(i for i, made in enumerate(text.lines) if made.plain.startswith("── "))]
+        found = [i for i in parts if (i > at if by > 0 else i < at)]
+        if found:
+            text.scroll_to(y=found[0] if by > 0 else found[-1], animate=False)
+
+    def recolor(self) -> None:
+        """Draw everything in the colours of the present theme."""
+        super().recolor()
+        self.query_one(ScrolledLines).refresh()

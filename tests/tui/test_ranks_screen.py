@@ -1,0 +1,149 @@
+"""The ranks screen: opened from every screen that has a site, gone through site by site, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from layerdiff.rows.table import Rows
+from layerdiff.rows.traces import Traces
+from layerdiff.saved.comparison import Comparison
+from layerdiff.tui.app import LayerdiffApp
+from layerdiff.tui.screens.layers import LayersScreen
+from layerdiff.tui.screens.page import Page
+from layerdiff.tui.screens.ranks import RanksScreen
+from layerdiff.tui.screens.tensor import TensorScreen
+from tests.comparisons import comparison
+from tests.ranked import ATTENTION, LAYER, four_ranks
+
+Snap = Callable[..., bool]
+SIZE = (120, 40)
+SMALL = (80, 24)
+Q_PROJ = f"{ATTENTION}.q_proj"
+
+
+def painted(app: LayerdiffApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    await pilot.pause()
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def opened(pilot: Pilot[None], made: Comparison, site: str, *keys: str) -> None:
+    """The screen of a site, then keys."""
+    row = next(row for row, text in enumerate(made.sites["site"]) if made.texts[int(text)] == site)
+    pilot.app.push_screen(RanksScreen(Rows(made), row, Traces()))
+    await settled(pilot)
+    for key in keys:
+        await pilot.press(key)
+        await settled(pilot)
+
+
+async def test_from_the_layers() -> None:
+    app = LayerdiffApp(four_ranks())
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("n", "r")
+        await settled(pilot)
+        text = painted(app)
+        assert Q_PROJ in text
+        assert "✗ out: rank 2 alone is off: 3.00e-1, the others up to 1.30e-7" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(app.screen, LayersScreen)
+
+
+async def test_from_the_values() -> None:
+    app = LayerdiffApp(four_ranks())
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("n", "v")
+        await settled(pilot)
+        assert isinstance(app.screen, TensorScreen)
+        await pilot.press("r")
+        await settled(pilot)
+        assert isinstance(app.screen, RanksScreen)
+        assert "✗ rank 2" in painted(app)
+
+
+async def test_one_process_has_no_ranks() -> None:
+    app = LayerdiffApp(comparison(layers=4))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("r")
+        await settled(pilot)
+        assert isinstance(app.screen, LayersScreen)
+        assert "the target is one process: ranks are those of a folder of traces" in [one.message for one in app._notifications]
+
+
+async def test_from_site_to_site() -> None:
+    made = four_ranks()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot, made, Q_PROJ)
+        found = []
+        for key in ("]", "]", "[", "[", "[", "[", "[", "["):
+            await pilot.press("right_square_bracket" if key == "]" else "left_square_bracket")
+            await settled(pilot)
+            found.append(painted(app).splitlines()[0].split()[0])
+        norm = f"{LAYER}.input_layernorm"
+        k_proj, v_proj = f"{ATTENTION}.k_proj", f"{ATTENTION}.v_proj"
+        assert [k_proj, v_proj, k_proj, Q_PROJ, ATTENTION, norm, "model.embed_tokens", "model.embed_tokens"] == found
+        assert "this is the first site with values of ranks" in [one.message for one in app._notifications]
+
+
+async def test_a_site_without_parts() -> None:
+    made = four_ranks()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SMALL) as pilot:
+        await opened(pilot, made, "model.layers.4.mlp")
+        assert "∅  No value of this site is made up of the parts of several ranks." in painted(app)
+
+
+async def test_help_explains_the_map() -> None:
+    made = four_ranks()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot, made, Q_PROJ, "question_mark")
+        assert isinstance(app.screen, Page)
+        assert "partial" in painted(app) and "fits as well" in painted(app)
+
+
+async def test_light_and_dark_and_another_width() -> None:
+    made = four_ranks()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SMALL) as pilot:
+        await opened(pilot, made, Q_PROJ, "d")
+        before = painted(app)
+        await pilot.resize_terminal(*SIZE)
+        await settled(pilot)
+        assert before != painted(app) and "✗ rank 2" in painted(app)
+
+
+@pytest.mark.parametrize("size", [SIZE, SMALL], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "site",
+    [Q_PROJ, ATTENTION, f"{ATTENTION}.k_proj", f"{ATTENTION}.v_proj", f"{ATTENTION}.o_proj", f"{LAYER}.mlp", f"{LAYER}.mlp.gate_proj"],
+    ids=lambda site: site.rpartition(".")[2],
+)
+def test_placements(snap_compare: Snap, size: tuple[int, int], site: str) -> None:
+    made = four_ranks()
+
+    async def ranks(pilot: Pilot[None]) -> None:
+        await opened(pilot, made, site)
+
+    assert snap_compare(LayerdiffApp(made), terminal_size=size, run_before=ranks)
+
+
+def test_light(snap_compare: Snap) -> None:
+    made = four_ranks()
+
+    async def ranks(pilot: Pilot[None]) -> None:
+        await opened(pilot, made, Q_PROJ)
+
+    assert snap_compare(LayerdiffApp(made, dark=False), terminal_size=SMALL, run_before=ranks)

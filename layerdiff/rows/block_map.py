@@ -67,7 +67,8 @@ def shares(runs: Runs, cells: Cells) -> NDArray[np.float64]:
             continue
         before, until = (np.clip(-((low - edge) // step), 0, run.places) for edge in (first, end))
         held += until - before
-    return np.minimum(1.0, held / np.maximum(1, end - first))
+    share: NDArray[np.float64] = np.minimum(1.0, held / np.maximum(1, end - first))
+    return share
 
 
 def row_of_rank(runs: Runs, rank: int, cells: Cells, width: int, *, shade: str | None = None) -> list[Segment]:

@@ -16,6 +16,7 @@ _STEPS: Final = 20
 _INPUTS: Final = 4
 _LARGEST: Final = 10
 _ENVIRONMENT: Final = 60
+_LARGEST_WORLD: Final = 1 << 20
 
 
 def run(path: str) -> int:
@@ -37,9 +38,23 @@ def _described(trace: Trace) -> Iterator[str]:
     from layerdiff.rows.figures import amount
 
     yield f"{trace.path}: {amount(len(trace.files), 'file')}, {'complete' if trace.complete else 'INCOMPLETE'}"
+    yield from _absent(trace)
     for file in trace.files:
         yield ""
         yield from _file(file)
+
+
+def _absent(trace: Trace) -> Iterator[str]:
+    """The ranks of the run that left no trace here."""
+    sizes = [size for file in trace.files if type(size := file.meta.get("world_size")) is int]
+    there = {file.rank for file in trace.files if file.rank is not None}
+    size = min(max(sizes, default=0), _LARGEST_WORLD)
+    absent = [rank for rank in range(size) if rank not in there] if there else []
+    if absent:
+        named = ", ".join(map(str, absent[:_LARGEST])) + (f" and {len(absent) - _LARGEST} more" if len(absent) > _LARGEST else "")
+        yield f"no trace of rank{'s' if len(absent) > 1 else ''} {named}: the run had {size}"
+        for path in sorted(trace.path.glob("rank*.part"))[:_LARGEST]:
+            yield f"  {path.name} was not closed: layerdiff recover {path}"
 
 
 def _file(file: TraceFile) -> Iterator[str]:
@@ -53,6 +68,7 @@ def _file(file: TraceFile) -> Iterator[str]:
         yield f"  no calls: {file.meta.get('empty_reason') or 'no forward of a module ran while it was recorded'}"
     yield f"  calls     {count(len(file.calls))}{_unfinished(file)}"
     yield f"  values    {_values(file)}"
+    yield from _collectives(file)
     yield f"  roots     {', '.join(_roots(file)) or 'none'}"
     yield from _steps(file)
     yield from _dtypes(file)
@@ -82,6 +98,41 @@ def _values(file: TraceFile) -> str:
     stored = int(np.asarray(file.values.nbytes)[kept].sum())
     without = int((storage == Storage.NONE).sum())
     return f"{count(storage.size)}, {size(stored)} kept" + (f", {count(without)} without bytes" if without else "")
+
+
+def _collectives(file: TraceFile) -> Iterator[str]:
+    """How many collectives of each kind and group, in order of first issue."""
+    import json
+    from collections import Counter
+
+    import numpy as np
+
+    from layerdiff.trace.schema import CallKind
+
+    groups = file.meta.get("groups")
+    counts: Counter[tuple[str, str]] = Counter()
+    unlike: Counter[str] = Counter()
+    for call in np.flatnonzero(np.asarray(file.calls.kind) == CallKind.COLLECTIVE).tolist():
+        try:
+            detail = json.loads(file.text(int(file.calls.detail[call])) or "{}")
+            group = str(detail["group"]["name"])
+        except (ValueError, KeyError, TypeError):
+            detail, group = {}, "?"
+        counts[(file.text(int(file.calls.operator[call])) or "?").removeprefix("c10d."), group] += 1
+        unlike["never complete"] += detail.get("finished") is False
+        unlike["never waited for"] += detail.get("waited") is False
+    lines = [f"{count} {name} of group {_group(group, groups)}" for (name, group), count in counts.items()]
+    lines += [f"{count} of them {what}" for what, count in unlike.items() if count]
+    for number, line in enumerate(lines):
+        yield f"  {'collectives' if not number else '':<11} {line}"
+
+
+def _group(name: str, groups: object) -> str:
+    said = groups.get(name) if isinstance(groups, dict) else None
+    if not isinstance(said, dict) or not isinstance(said.get("ranks"), list):
+        return name
+    named = said.get("description")
+    return f"{name} ({f'{named}, ' if named and named != 'default_pg' else ''}{said.get('backend')}, {len(said['ranks'])} ranks)"
 
 
 def _roots(file: TraceFile) -> list[str]:

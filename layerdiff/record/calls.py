@@ -28,6 +28,7 @@ from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
 from layerdiff.record.versions import Versions
 from layerdiff.record.weights import NamedStorages, Weights, weights_by_storage
+from layerdiff.record.writing import Writing, use_of, used_pending
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
 _MAX_TEXT = 200
@@ -58,6 +59,7 @@ class Call:
         "root",
         "site",
         "step",
+        "used",
     )
 
     def __init__(self, module: nn.Module, root: Root, site: Site, step: int, counts: dict[str, int]) -> None:
@@ -75,6 +77,7 @@ class Call:
         self.opaque: frozenset[int] = frozenset()
         self.before: str | None = None
         self.operators: dict[str, int] = {}  # how many calls of each were made here
+        self.used: list[dict[str, Any]] = []  # what it was given while a collective wrote to it
         self.hidden = False  # run in a way that must not be recorded; its inner calls too
 
 
@@ -94,6 +97,8 @@ class Calls:
         self.lock = threading.RLock()
         """Held by whoever records: hooks may run in several threads, operators in one of them."""
         self.values: Values = (Values if options.operators is None else Versions)(sink, fingerprints=options.fingerprints)
+        self.writing = Writing()
+        """The collectives under way."""
         self._weights = Weights(self.values, options.weights, measures=sink.measures)
         self._weights_policy = self._weights.policy
         self._before_all = Policy(budget=OUTSIDE_BYTES)
@@ -168,6 +173,8 @@ class Calls:
 
     def _record_inputs(self, call: Call, occurrence: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], begins_step: bool) -> None:
         site, root, sink = call.site, call.root, self._sink
+        if self.writing.active:
+            self.writing.poll()
         if root.index is None:
             root.index = self._roots
             self._roots += 1
@@ -200,8 +207,15 @@ class Calls:
             return steps is None
         return call.site.wanted and call.site.operators and not call.hidden and (steps is None or call.step in steps)
 
+    def wants_collectives(self, call: Call | None) -> bool:
+        """Whether collectives inside `call`, or outside every root, are recorded: in all modules, or their order would have gaps."""
+        steps = self._options.steps
+        if call is None:
+            return steps is None
+        return not call.hidden and call.root.index is not None and (steps is None or call.step in steps)
+
     def place_of_operator(self, call: Call | None) -> tuple[str, int, int, int, int, dict[str, int]]:
-        """Where an operator runs: module path, root, enclosing row, step, occurrence of the module, counts of the operators there."""
+        """Where an operator or a collective runs: module path, root, enclosing row, step, occurrence, counts of the operators there."""
         if call is not None:
             return call.site.path, call.root.index or 0, call.parent, call.step, call.occurrence, call.operators
         step = self._next_step
@@ -241,6 +255,8 @@ class Calls:
             self.values.known.prune()
 
     def _record_results(self, call: Call, result: Any, raised: BaseException | None, enclosing: Call | None) -> None:
+        if self.writing.active:
+            self.writing.poll()
         if raised is None:
             tensors, picture = picture_result(result, frozenset() if enclosing is None else enclosing.opaque)
             if tensors:
@@ -252,6 +268,7 @@ class Calls:
             ending = f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}'
         if call.before is not None:
             ending += f', "random": {json.dumps({"before": call.before, "after": random_state()})}'
+        ending += used_pending(call.used)
         attributes = call.site.attributes
         if attributes is None or not attributes.are_those_of(call.module):
             attributes = call.site.attributes = KnownAttributes(call.module)
@@ -263,9 +280,27 @@ class Calls:
         policy = call.site.policy if call.site.wanted else self._numbers_only
         record = self.values.record
         edges: list[Edge] = []
+        if self.writing.active:
+            return self._edges_while_writing(call, role, tensors, policy)
         for position, tensor in tensors:
             if is_ordinary(tensor):
                 edges.append((role, position, record(tensor, policy)))
             else:
                 edges += [(role, position + part.suffix, record(part.tensor, policy, part=part)) for part in plain(tensor)]
+        return edges
+
+    def _edges_while_writing(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]], policy: Policy) -> list[Edge]:
+        """The same, where some memory is not to be read yet: such edges are added when it is."""
+        edges: list[Edge] = []
+        for position, tensor in tensors:
+            parts = plain(tensor)
+            for part in parts:
+                collective = self.writing.of(part.tensor) if part.reason is None else None
+                place = position + part.suffix
+                if collective is not None and role is Role.INPUT and is_ordinary(tensor) and not collective.trusted:
+                    call.used.append(use_of(collective))
+                if collective is None or collective.read:
+                    edges.append((role, place, self.values.record(part.tensor, policy, part=None if is_ordinary(tensor) else part)))
+                else:
+                    collective.deferred.append((call.number, role, place, part, policy))
         return edges

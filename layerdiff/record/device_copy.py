@@ -6,7 +6,6 @@ the call, whatever the model does to it next. The writer's thread waits for the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from layerdiff.record.fingerprint import as_hex, fingerprint_on_device, octets, 
 from layerdiff.record.keep import Policy
 from layerdiff.record.sink import Value
 from layerdiff.record.summary import EMPTY, from_scalars, same_bits, summarise_on_device
+from layerdiff.record.tensors import detail_with
 from layerdiff.trace.schema import ValueRow
 
 _ROUNDED = ("bfloat16", "float16")
@@ -64,8 +64,8 @@ class DevicePending:
             if roundings:
                 prints += [fingerprint_on_device(flat.to(getattr(torch, name))) for name in _ROUNDED]
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            said = json.dumps({"no_fingerprint": f"{flat.device.type}: {error}"[:200]})
-            self._row = self._row._replace(detail=self._row.detail or said)
+            said = {"no_fingerprint": f"{flat.device.type}: {error}"[:200]}
+            self._row = self._row._replace(detail=detail_with(self._row.detail, said))
         else:
             self._prints = [to_host(pair) for pair in prints]
 
@@ -78,7 +78,8 @@ class DevicePending:
         fingerprint = pairs[0] if pairs else (0, 0) if not self._count else None
         row = self._row._replace(statistics=statistics, fingerprint=fingerprint)
         if len(pairs) > 1:
-            row = row._replace(detail=json.dumps({"rounded": {n: as_hex(p) for n, p in zip(_ROUNDED, pairs[1:], strict=True)}}))
+            rounded = {n: as_hex(p) for n, p in zip(_ROUNDED, pairs[1:], strict=True)}
+            row = row._replace(detail=detail_with(row.detail, {"rounded": rounded}))
         data = None if self._bytes is None else self._bytes.numpy()
         known = self._known
         if known is not None and known.fingerprint == fingerprint and same_bits(known.statistics, statistics):

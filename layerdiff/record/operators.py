@@ -9,9 +9,9 @@ Modes belong to a thread: operators of other threads run unseen, and what they w
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType
 from typing import Any, Final
 
@@ -23,25 +23,34 @@ from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
 from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.sink import Edge, Sink, Value
+from layerdiff.record.source_line import told
 from layerdiff.record.structure import ONE_RESULT, picture_operands, picture_result
+from layerdiff.record.tap import inside
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.versions import Versions
+from layerdiff.record.writing import use_of, used_pending
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
 
 _MAX_TEXT: Final = 200
 _OWN: Final = frozenset({"torch", "layerdiff"})
+_DESUGARED: Final = frozenset({"DTensor", "AsyncCollectiveTensor"})
+"""Tensors whose operators are made of operators and collectives on plain ones, which are what runs on a rank."""
+_simulates: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
+"""The mode, if any, under which torch only pretends to run operators, to know the shapes of results."""
 
 
 class _Begun:
     """A call that has not ended."""
 
-    __slots__ = ("call", "edges", "pictured", "stack")
+    __slots__ = ("call", "edges", "pictured", "stack", "used")
 
-    def __init__(self, call: Call | None, pictured: str, edges: list[Edge], stack: str | None) -> None:
+    def __init__(self, call: Call | None, pictured: str, edges: list[Edge], stack: str | None, used: str) -> None:
         self.call = call
         self.pictured = pictured
         self.edges = edges
         self.stack = stack
+        self.used = used
+        """What it was given while a collective wrote to it, as a piece of JSON."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -65,11 +74,14 @@ class OperatorMode(TorchDispatchMode):
             kwargs = {}
         if self._stopped or torch.compiler.is_compiling():
             return func(*args, **kwargs)
+        if types and not _DESUGARED.isdisjoint(kind.__name__ for kind in types):
+            return NotImplemented  # its own dispatch makes calls on plain tensors of it, which come here
         try:
             overload = self._known.get(func)
             if overload is None:
                 overload = self._known[func] = Overload(func)
-            begun = self._begin(args, kwargs)
+            left_out = overload.communicates or inside.waiting or _simulates() is not None
+            begun = None if left_out else self._begin(overload, args, kwargs)
         except Exception as error:
             self._fail(error)
             return func(*args, **kwargs)
@@ -82,7 +94,7 @@ class OperatorMode(TorchDispatchMode):
                 except Exception as own:
                     self._fail(own)
             raise
-        if (begun is not None or overload.written) and not self._stopped:
+        if (begun is not None or (overload.written and not left_out)) and not self._stopped:
             try:
                 self._end(overload, begun, args, kwargs, result)
             except Exception as error:
@@ -112,19 +124,21 @@ class OperatorMode(TorchDispatchMode):
             self._paused = False
             _push_mode(self)
 
-    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
+    def _begin(self, overload: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
         calls = self._calls
         call = calls.enclosing
         if not calls.wants_operators(call):
             return None
         tensors, pictured = picture_operands(args, kwargs)
+        caller = self._caller()
+        used = self._used(overload, tensors) if calls.writing.active else ""
         with calls.lock:
             if is_quiet():
                 edges = self._edges(call, Role.INPUT, tensors)
             else:
                 with quiet():
                     edges = self._edges(call, Role.INPUT, tensors)
-        return _Begun(call, pictured, edges, self._caller())
+        return _Begun(call, pictured, edges, caller, used)
 
     def _end(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         with self._calls.lock:
@@ -139,8 +153,10 @@ class OperatorMode(TorchDispatchMode):
             for _, tensor in overload.tensors_written(args, kwargs):
                 self._values.wrote(tensor, None)
             return
-        edges, ending = begun.edges, "}"
-        if type(result) is Tensor and not (overload.written or overload.unwritten or overload.random):  # what nearly every call is
+        edges, ending = begun.edges, begun.used + "}"
+        writing = self._calls.writing.active
+        special = overload.written or overload.unwritten or overload.random or writing
+        if type(result) is Tensor and not special:  # what nearly every call is
             value = self._values.value_of(result, begun.call, self._calls.what)
             if value is not None:
                 edges.append((Role.OUTPUT, "out", value))
@@ -150,6 +166,9 @@ class OperatorMode(TorchDispatchMode):
         if overload.written:
             slices = overload.slices(args)
             for position, tensor in overload.tensors_written(args, kwargs):
+                under_way = self._calls.writing.of(tensor) if writing else None
+                if under_way is not None and not under_way.read:
+                    continue
                 policy, kind, name = self._calls.what(begun.call, tensor)
                 new = self._values.wrote(tensor, policy, kind, name, slices)
                 if new is not None:
@@ -160,7 +179,7 @@ class OperatorMode(TorchDispatchMode):
         if written:
             known = {id(value) for _, _, value in results}
             edges += [(Role.OUTPUT, position, value) for position, value in written if id(value) not in known]
-            ending = f', "writes": {json.dumps([position for position, _ in written])}' + "}"
+            ending = f', "writes": {json.dumps([position for position, _ in written])}' + ending
         if overload.random:
             ending = ending[:-1] + ', "random": true}'
         self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun.pictured}, "results": {picture}{ending}')
@@ -184,7 +203,13 @@ class OperatorMode(TorchDispatchMode):
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
         values, what = self._values, self._calls.what
         edges: list[Edge] = []
+        writing = self._calls.writing
         for position, tensor in tensors:
+            if writing.active:
+                collective = writing.of(tensor)
+                if collective is not None and not collective.read:
+                    edges.append((role, position, values.record_unread(tensor, collective.reason())))
+                    continue
             value = None if unwritten else values.value_of(tensor, call, what)
             if value is not None:
                 edges.append((role, position, value))
@@ -196,6 +221,11 @@ class OperatorMode(TorchDispatchMode):
             else:
                 edges.append((role, position, values.record(tensor, *what(call, tensor))))
         return edges
+
+    def _used(self, overload: Overload, tensors: list[tuple[str, Tensor]]) -> str:
+        writing = self._calls.writing
+        found = [writing.of(tensor) for _, tensor in tensors if not overload.views]
+        return used_pending([use_of(collective) for collective in found if collective is not None and not collective.trusted])
 
     def _caller(self) -> str | None:
         """The innermost line of code that is neither torch's nor ours, `file:line function`."""
@@ -210,7 +240,7 @@ class OperatorMode(TorchDispatchMode):
                 key = (code, frame.f_lineno)
                 line = self._lines.get(key)
                 if line is None:
-                    line = self._lines[key] = f"{_told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
+                    line = self._lines[key] = f"{told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
                 return line
             frame = frame.f_back
         return None
@@ -218,10 +248,3 @@ class OperatorMode(TorchDispatchMode):
     def _fail(self, error: Exception) -> None:
         self._stopped = True
         self._failed(error)
-
-
-def _told(path: str) -> str:
-    """The path of a source file as a trace tells it: from the working directory or the packages on, and not where those lie."""
-    inside = path.rpartition("site-packages/")[2]
-    here = os.getcwd() + os.sep
-    return inside.removeprefix(here)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from layerdiff.record.collective_kinds import NAMESPACES
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.versions import Slices
 
@@ -22,7 +23,7 @@ _PLACES: Final = (torch.int64, torch.int32)
 class Overload:
     """An overload of an operator."""
 
-    __slots__ = ("_base", "_training", "name", "random", "unwritten", "written")
+    __slots__ = ("_base", "_training", "communicates", "name", "random", "unwritten", "views", "written")
 
     def __init__(self, overload: Any) -> None:
         schema = overload._schema
@@ -32,6 +33,10 @@ class Overload:
         """`aten.addmm.default`"""
         self.unwritten = namespace == "aten" and base in _UNWRITTEN
         """Whether its results are memory that nobody wrote to."""
+        self.communicates = namespace in NAMESPACES
+        """Whether it is a collective, or a part of one: recorded by collectives.py."""
+        self.views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+        """Whether a result is a view of an operand, so that nothing is read."""
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
         self.written: list[tuple[int, str]] = [
             (i, argument.name)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from layerdiff.record.calls import Calls
+from layerdiff.record.collectives import Collectives
 from layerdiff.record.hooks import ModuleHooks
 from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
 from layerdiff.record.sink import Edge, Patch, Pending, Value
@@ -159,6 +160,7 @@ class Planner:
         """What cannot be seen, by path, with the reason."""
         calls = Calls(self._counter, options, skipped=self.skipped, name_root=lambda module: None)
         self._hooks = ModuleHooks(calls, options, model=model, skipped=self.skipped, failed=self._failed)
+        self._collectives = Collectives(calls, self._counter, self._failed)
         self._mode: OperatorMode | None = None
         if options.operators is not None:
             from layerdiff.record.operators import OperatorMode
@@ -167,6 +169,7 @@ class Planner:
 
     def __enter__(self) -> Planner:
         self._hooks.install()
+        self._collectives.start()
         if self._mode is not None:
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -174,6 +177,7 @@ class Planner:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._mode is not None:
             self._mode.stop()
+        self._collectives.stop()
         self._hooks.remove()
 
     def _failed(self, error: Exception) -> None:

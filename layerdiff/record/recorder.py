@@ -25,6 +25,7 @@ from torch import nn
 
 from layerdiff.errors import RecorderError
 from layerdiff.record.calls import Calls
+from layerdiff.record.collectives import Collectives
 from layerdiff.record.delivery import Delivery
 from layerdiff.record.environment import describe, rank_of_process
 from layerdiff.record.hooks import ModuleHooks
@@ -101,6 +102,7 @@ class Recorder:
         self._hooks: ModuleHooks | None = None
         self._calls: Calls | None = None
         self._mode: OperatorMode | None = None
+        self._collectives: Collectives | None = None
         self._compiled_before = 0
         self._handles_sigterm = False
 
@@ -136,6 +138,9 @@ class Recorder:
         self._calls = Calls(sink, self._options, skipped=self._skipped, name_root=name_root)
         self._hooks = ModuleHooks(self._calls, self._options, model=self._model, skipped=self._skipped, failed=self._fail)
         self._hooks.install()
+        delivery, writer = self._delivery, self._writer
+        self._collectives = Collectives(self._calls, sink, self._fail, lambda key, value: delivery.put(writer.set_meta, key, value))
+        self._collectives.start()
         if self._options.operators is not None:
             from layerdiff.record.operators import OperatorMode
 
@@ -189,6 +194,8 @@ class Recorder:
         self._delivery = None
         if self._mode is not None:
             self._mode.stop()
+        if self._collectives is not None:
+            self._collectives.stop()
         hooks.remove()
         _recording.discard(self)
         atexit.unregister(self.close)
@@ -231,6 +238,8 @@ class Recorder:
         """In a forked child: the recording is the parent's."""
         if self._hooks is not None:
             self._hooks.remove()
+        if self._collectives is not None:
+            self._collectives.forget()
         if self._writer is not None:
             self._writer.abandon_after_fork()
         self._delivery = None

@@ -21,7 +21,7 @@ from layerdiff.trace.writer import TraceWriter
 class Value:
     """A value on its way into the trace."""
 
-    __slots__ = ("fingerprint", "kept", "kind", "name", "patched", "row", "run", "sampled", "statistics")
+    __slots__ = ("fingerprint", "kept", "kind", "name", "patched", "placement", "row", "run", "sampled", "statistics")
 
     def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
         self.kept = kept
@@ -33,6 +33,8 @@ class Value:
         """A few of its bytes, where there is no fingerprint."""
         self.kind = ValueKind.ACTIVATION
         self.name: str | None = None
+        self.placement: str | None = None
+        """JSON, where it is a part of a logical tensor."""
         self.patched = False
         """Whether it is an earlier value after some writes, or a view of such."""
         self.run = (0, 0, b"")

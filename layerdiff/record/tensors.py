@@ -7,6 +7,7 @@ subclass (a quantised weight, for one) is recorded as the tensors inside it.
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +77,8 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     name = type(tensor).__name__
     if name == "FakeTensor" or name == "FunctionalTensor":
         return [Plain(tensor, suffix, f"a {name} has no bytes")]
+    if name == "AsyncCollectiveTensor":  # torch's wrapper of a result that was not waited for
+        return plain(tensor.elem, suffix, depth + 1)  # type: ignore[attr-defined]
     local = getattr(tensor, "_local_tensor", None)
     if isinstance(local, Tensor) and hasattr(tensor, "placements"):
         return [_with_placement(part, tensor) for part in plain(local, suffix, depth + 1)]
@@ -103,11 +106,40 @@ def _inner(tensor: Any, suffix: str, depth: int) -> list[Plain]:
 
 
 def _with_placement(part: Plain, whole: Any) -> Plain:
-    mesh = whole.device_mesh
+    mesh, shape = whole.device_mesh, list(whole.shape)
+    coordinate = mesh.get_coordinate()
     placement = {
-        "placements": [str(placement) for placement in whole.placements],
-        "mesh": list(mesh.mesh.shape),
-        "coordinate": mesh.get_coordinate(),
-        "shape": list(whole.shape),
+        "placements": [_placement(placement) for placement in whole.placements],
+        "mesh": list(mesh.shape),
+        "names": None if mesh.mesh_dim_names is None else list(mesh.mesh_dim_names),
+        "ranks": _ranks(mesh),
+        "coordinate": None if coordinate is None else list(coordinate),
+        "shape": shape,
     }
-    return Plain(part.tensor, part.suffix, part.reason, json.dumps(placement), part.detail)
+    return Plain(part.tensor, part.suffix, part.reason, json.dumps(placement), detail_with(part.detail, {"global_shape": shape}))
+
+
+def detail_with(detail: str | None, more: dict[str, Any]) -> str:
+    """The detail of a value (JSON), with more in it."""
+    return json.dumps({**({} if detail is None else json.loads(detail)), **more})
+
+
+def _placement(placement: Any) -> str:
+    """`Shard(0)`, `Replicate()`, `Partial(sum)`; other kinds in torch's words."""
+    name = type(placement).__name__
+    if name == "Shard":
+        return f"Shard({placement.dim})"
+    if name == "Partial":
+        return f"Partial({placement.reduce_op})"
+    return repr(placement)
+
+
+_meshes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _ranks(mesh: Any) -> Any:
+    """The global ranks of a mesh, nested by its dimensions."""
+    found = _meshes.get(mesh)
+    if found is None:
+        found = _meshes[mesh] = mesh.mesh.tolist()
+    return found

@@ -8,7 +8,7 @@ stored bytes where the tensor has no version. Where operators are recorded, vers
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Callable
 from typing import Final
 
@@ -20,11 +20,11 @@ from torch import Tensor
 from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
 from layerdiff.record.identity import Identities, Memory, place_of, version_of
-from layerdiff.record.keep import Policy
+from layerdiff.record.keep import NOT_KEPT, Policy
 from layerdiff.record.samples import sample
 from layerdiff.record.sink import Sink, Value
 from layerdiff.record.summary import agrees, summarise
-from layerdiff.record.tensors import Plain
+from layerdiff.record.tensors import Plain, detail_with
 from layerdiff.trace.schema import ABSENT, Statistics, ValueKind, ValueRow
 
 UNWRITTEN: Final = "memory that nothing was written to yet"
@@ -66,7 +66,43 @@ class Values:
         value = self._store(tensor, part, known, policy, kind, name)
         if value is not known:
             places[place] = value
+        if part is not None and part.placement is not None:
+            return self._placed(value, tensor, part, policy, kind, name, None)
         return value
+
+    def _placed(
+        self, value: Value, tensor: Tensor, part: Plain, policy: Policy, kind: ValueKind, name: str | None, memory: Memory[Value] | None
+    ) -> Value:
+        """The value as the part of a logical tensor that it is: itself, or one with the same bytes, which have been recorded as no part."""
+        if value.placement == part.placement:
+            return value
+        places = self.known.memory(tensor.untyped_storage()).places
+        key = (part.placement, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), id(value))
+        placed = places.get(key)
+        if placed is not None:
+            return placed
+        placed = places[key] = Value(value.kept, value.statistics, value.fingerprint)
+        placed.kind, placed.name, placed.placement, placed.patched, placed.run = kind, name, part.placement, value.patched, value.run
+        nbytes = tensor.numel() * tensor.element_size()
+        reason = None if value.kept else policy.refuse(nbytes) or NOT_KEPT
+        row = self._row(tensor, part, kind, name, reason, value.statistics, value.fingerprint, memory)
+        if value.kept:
+            self._sink.add_view(placed, row, value, 0, row_major(tensor.shape), whole=False)
+        else:
+            self._sink.add_value(placed, row, None, nbytes)
+        return placed
+
+    def rewritten(
+        self, tensor: Tensor, policy: Policy | None, kind: ValueKind = ValueKind.ACTIVATION, name: str | None = None
+    ) -> Value | None:
+        """The value of an ordinary tensor that was written to unseen by torch; None without a policy, where nothing is recorded."""
+        self.known.memory(tensor.untyped_storage()).places.clear()
+        return None if policy is None else self.record(tensor, policy, kind, name)
+
+    def record_unread(self, tensor: Tensor, reason: str, part: Plain | None = None) -> Value:
+        """A tensor whose memory must not be read now."""
+        said = Plain(tensor, reason=reason) if part is None else dataclasses.replace(part, reason=reason)
+        return self._without(tensor, said, ValueKind.ACTIVATION, None)
 
     def _without(self, tensor: Tensor, part: Plain, kind: ValueKind, name: str | None, memory: Memory[Value] | None = None) -> Value:
         """A value without bytes, for the reason that `part` gives."""
@@ -92,6 +128,8 @@ class Values:
         else:
             value = self._record_on_device(tensor, part, known, policy, kind, name, memory)
         value.kind, value.name = kind, name
+        if part is not None and value is not known:
+            value.placement = part.placement
         return value
 
     def _record_on_host(
@@ -118,7 +156,7 @@ class Values:
         reason = policy.refuse(nbytes)
         row = self._row(tensor, part, kind, name, reason, statistics, fingerprint, memory)
         if self._fingerprints and kind is not ValueKind.ACTIVATION and tensor.dtype is torch.float32:
-            row = row._replace(detail=json.dumps({"rounded": roundings(flat)}))
+            row = row._replace(detail=detail_with(row.detail, {"rounded": roundings(flat)}))
         data = None
         if reason is None:
             data = octets(flat if flat.data_ptr() != tensor.data_ptr() else flat.clone()).numpy()
@@ -243,6 +281,15 @@ class _Compared:
         """Compare with the stored bytes."""
         same = self._data is not None and stored_equal(self._known.row, self._data)
         return self._known if same else None, self._row, self._data
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of row-major elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ read again; where they differ, all that is known of the storage is dropped and w
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -72,7 +73,10 @@ class Versions(Values):
         storage = tensor.untyped_storage()
         memory = self.known.memory(storage)
         place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), is_plain(tensor) or lies_plainly(tensor))
-        return self._record_at(tensor, storage, memory, place, memory.places.get(place), policy, kind, name, part)
+        value = self._record_at(tensor, storage, memory, place, memory.places.get(place), policy, kind, name, part)
+        if part is not None and part.placement is not None:
+            return self._placed(value, tensor, part, policy, kind, name, memory)
+        return value
 
     def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], tuple[Policy, ValueKind, str | None]]) -> Value | None:
         """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain."""
@@ -221,6 +225,17 @@ class Versions(Values):
             return self.record(tensor, policy, kind, name)
         memory.places[(tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)] = written
         return written
+
+    def rewritten(
+        self, tensor: Tensor, policy: Policy | None, kind: ValueKind = ValueKind.ACTIVATION, name: str | None = None
+    ) -> Value | None:
+        """An ordinary tensor was written to by something that is no operator."""
+        return self.wrote(tensor, policy, kind, name)
+
+    def record_unread(self, tensor: Tensor, reason: str, part: Plain | None = None) -> Value:
+        """A tensor whose memory must not be read now; where it lies is known."""
+        said = Plain(tensor, reason=reason) if part is None else dataclasses.replace(part, reason=reason)
+        return self._without(tensor, said, ValueKind.ACTIVATION, None, self.known.memory(tensor.untyped_storage()))
 
     def _slices(self, region: Tensor, source: Tensor | None, policy: Policy) -> Value:
         """What was written: the operand that was copied, where it is stored and memory holds its very bits."""

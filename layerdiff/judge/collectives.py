@@ -27,7 +27,7 @@ ORDER_RULE: Final = "all ranks of a group issue the same collectives in the same
 WAIT_RULE: Final = "a result is used after somebody waited for it"
 _REDUCING: Final = ("c10d.all_reduce", "c10d.reduce", "c10d.reduce_scatter")
 _SAME_EVERYWHERE: Final = ("c10d.all_reduce", "c10d.all_gather", "c10d.broadcast")
-_USED: Final = '"used_pending"'
+USED: Final = '"used_pending"'
 _SHOWN: Final = 3
 
 
@@ -86,7 +86,7 @@ def check_collectives(files: Sequence[TraceFile]) -> Checked:
 
 
 def _local(call: Issued, outcome: Outcome, cause: str | None, **evidence: Any) -> Local:
-    shown = {"group": str(call.group), "sequence": call.sequence, **outcome.evidence, **evidence}
+    shown = {"group": str(call.group).removeprefix("group "), "sequence": call.sequence, **outcome.evidence, **evidence}
     shown["ranks"] = list(outcome.ranks or call.group.ranks)
     return Local(
         (-1, call.call),
@@ -292,7 +292,7 @@ def _used_pending(files: Sequence[TraceFile], first: Mapping[int, int]) -> Itera
     for rank, number in first.items():
         file = files[number]
         details = np.asarray(file.calls.detail)
-        noted = [text for text in np.unique(details).tolist() if _USED in (file.text(text) or "")]
+        noted = [text for text in np.unique(details).tolist() if USED in (file.text(text) or "")]
         seen: set[Any] = set()
         for call in np.flatnonzero(np.isin(details, noted)).tolist():
             for use in _uses(file, call):

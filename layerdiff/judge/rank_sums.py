@@ -142,7 +142,7 @@ def _order(parts: Sequence[Array], result: Array, format: Format, op: str, bound
             ways = [told.ways] if told.ways else [stretch.ways for stretch in told.stretches]
             wide = all(any(_is_wide(way, format) for way in each) for each in ways)
             chosen = [next((way for way in each if _is_wide(way, format)), each[0]) if wide else each[0] for each in ways]
-            order = chosen[0] if len(ways) == 1 else f"in {len(ways)} chunks: {', '.join(dict.fromkeys(chosen))}"
+            order = chosen[0] if len(ways) == 1 else _in_chunks(chosen)
             evidence = {"order": order, "chunks": len(ways)}
             found["rule"] = f"{RULE}, {order}{sampled}"
             if wide:
@@ -151,6 +151,15 @@ def _order(parts: Sequence[Array], result: Array, format: Format, op: str, bound
     if bound.worst > 1.0:
         return _narrow(format, f"off by more than a sum in fp32 can be, and by no more than partial sums in {format.name}", found, {})
     return Outcome(Verdict.ORDER_CONSISTENT if bound.worst > 0 else Verdict.IDENTICAL, None, **found)  # type: ignore[arg-type]
+
+
+def _in_chunks(ways: Sequence[str]) -> str:
+    """`in a ring of 4 chunks in bf16`, where every chunk is begun by another rank; else the distinct ways."""
+    ends = {way.rpartition(" in ")[2] for way in ways}
+    chains = [way for way in ways if way.startswith(("in rank order", "from the last rank", "in a ring"))]
+    if len(ends) == 1 and len(chains) == len(ways):
+        return f"in a ring of {len(ways)} chunks in {ends.pop()}"
+    return f"in {len(ways)} chunks: {'; '.join(dict.fromkeys(ways))}"
 
 
 def _is_wide(way: str, format: Format) -> bool:

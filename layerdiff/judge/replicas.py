@@ -15,7 +15,7 @@ import numpy as np
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.classes import ACTIVATION, EMBEDDING, FP32_ROUNDOFF, LINEAR, NORM, ModuleClass, module_class
-from layerdiff.judge.collectives import Told
+from layerdiff.judge.collectives import USED, Told
 from layerdiff.judge.issued import listed
 from layerdiff.judge.local import Local
 from layerdiff.judge.rank_sums import Outcome
@@ -85,7 +85,8 @@ def _calls(file: TraceFile, number: int, rank: int) -> Iterator[_Call]:
             known = weights.get(parent, 0)
             weights[parent] = None if known is None or mine is None else hash((known, mine))
     for call, values in at.items():
-        returned = int(calls.status[call]) == CallStatus.RETURNED
+        # what was used before its collective was complete is recorded as it was afterwards, and not as it was read
+        returned = int(calls.status[call]) == CallStatus.RETURNED and USED not in (file.text(int(calls.detail[call])) or "")
         place = (file.site(call), int(calls.step[call]), int(calls.occurrence[call]), file.text(int(calls.type[call])) or "")
         outputs = values[Role.OUTPUT] if returned else None
         yield _Call(number, rank, call, place, values[Role.INPUT], weights[call], outputs, values[Role.WEIGHT], not bool(inside[call]))

@@ -24,6 +24,8 @@ _ALIKE: Final = 1.05
 _MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
 _FEATURES: Final = 12
+ENOUGH_ELEMENTS: Final = 1 << 18
+"""Elements of a value that are looked at to place it."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ class Placement:
         if self.kind != "sharded":
             return whole
         at = self.positions[rank]
-        found = np.take(whole, np.maximum(at, 0), axis=self.dim)
-        if np.any(at == PAD):
+        padded = bool(np.any(at == PAD))
+        found = _places(whole, np.maximum(at, 0) if padded else at, self.dim)
+        if padded:
             found = np.where(_along(at != PAD, self.dim, found.ndim), found, np.zeros((), found.dtype))
         return np.asarray(found)
 
@@ -77,7 +80,10 @@ class Placement:
         for part, at in reversed(list(zip(parts, self.positions, strict=True))):
             held = at != PAD
             ahead = (slice(None),) * self.dim
-            whole[ahead + (at[held],)] = part[ahead + (held,)]  # noqa: RUF005
+            if at.size and held.all() and np.all(np.diff(at) == 1):
+                whole[ahead + (slice(int(at[0]), int(at[-1]) + 1),)] = part  # noqa: RUF005
+            else:
+                whole[ahead + (at[held],)] = part[ahead + (held,)]  # noqa: RUF005
         return whole
 
     @property
@@ -88,6 +94,13 @@ class Placement:
         held = np.unique(np.concatenate(self.positions))
         held = held[held != PAD]
         return int(held.max(initial=-1)) + 1 - int(held.size)
+
+
+def _places(x: Array, at: NDArray[np.intp], dim: int) -> Array:
+    """The slices of `x` at these places of a dimension; a view where they lie in a row."""
+    if at.size and at[-1] - at[0] == at.size - 1 and np.all(np.diff(at) == 1):
+        return x[(slice(None),) * dim + (slice(int(at[0]), int(at[-1]) + 1),)]
+    return np.asarray(np.take(x, at, axis=dim))
 
 
 def _along(mask: NDArray[np.bool_], dim: int, dims: int) -> NDArray[np.bool_]:
@@ -102,6 +115,7 @@ def infer(reference: Array, parts: Sequence[Array], likely: str | None = None) -
         parts: what each rank holds, in rank order, as numbers.
         likely: the reading that fitted other values of these sizes; it is taken where none fits this one.
     """
+    reference, parts = thinned(reference, parts)
     shapes = {part.shape for part in parts}
     if len(parts) == 1 and parts[0].shape == reference.shape:
         return Placement("replicated", "on one rank", error=_error(reference, parts[0]))
@@ -123,6 +137,22 @@ def _uniform(reference: Array, dim: int) -> bool:
     """Whether a value is the same at every place of a dimension, as what is broadcast is."""
     first = np.take(reference, [0], axis=dim)
     return bool(np.all((reference == first) | ((reference != reference) & (first != first))))
+
+
+def thinned(reference: Array, parts: Sequence[Array]) -> tuple[Array, Sequence[Array]]:
+    """The middle of the dimensions in which all sizes agree, where a value is large: a placement shows in a part of it."""
+    if reference.size <= ENOUGH_ELEMENTS or any(part.ndim != reference.ndim for part in parts):
+        return reference, parts
+    key: list[Any] = [slice(None)] * reference.ndim
+    excess = reference.size / ENOUGH_ELEMENTS
+    for dim in sorted(range(reference.ndim), key=lambda dim: -reference.shape[dim]):
+        size = reference.shape[dim]
+        if excess > 1 and size > 1 and all(part.shape[dim] == size for part in parts):
+            kept = max(1, int(size / excess))
+            key[dim] = slice((size - kept) // 2, (size - kept) // 2 + kept)
+            excess *= kept / size
+    chosen = tuple(key)
+    return np.ascontiguousarray(reference[chosen]), [np.ascontiguousarray(part[chosen]) for part in parts]
 
 
 def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: str | None = None) -> tuple[Placement, Array, Placement]:
@@ -263,8 +293,9 @@ def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions
     with np.errstate(all="ignore"):
         for part, at in zip(parts, positions, strict=True):
             held = at != PAD
-            whole = np.take(reference, at[held], axis=dim)
-            own = np.compress(held, part, axis=dim)
+            every = bool(held.all())
+            whole = _places(reference, at if every else at[held], dim)
+            own = part if every else np.compress(held, part, axis=dim)
             if whole.dtype.kind not in "fc":
                 off += float(np.count_nonzero(whole != own))
                 size += float(whole.size)

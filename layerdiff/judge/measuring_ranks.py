@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,17 @@ from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
-from layerdiff.measure.blocks import ArrayBlocks, Blocks
+from layerdiff.measure.blocks import ArrayBlocks
 from layerdiff.measure.screening import screen
+from layerdiff.measure.sums import SquareSum
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
 T = TypeVar("T")
+_AT_ONCE: Final = 1 << 18
+"""Elements of a part that are measured at once."""
 Part = tuple[int, int]
 """File of a rank, and value."""
 
@@ -133,6 +136,27 @@ def _alike(targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> bool:
     return (len(prints) == 1 and next(iter(prints))[0] is not None) or len(parts) == 1
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A recorded value in memory: its bits, and as numbers."""
+
+    dtype: Dtype
+    bits: Array
+
+    @cached_property
+    def numbers(self) -> Array:
+        """As `TraceFile.read`; a view of the bits where they are numbers themselves."""
+        return self.dtype.decode(self.bits)
+
+
+def _kept(file: TraceFile, value: int) -> _Kept:
+    """Raises TraceError where its bytes were not kept."""
+    bits = file.raw(value)
+    dtype = file.dtype(value)
+    assert dtype is not None
+    return _Kept(dtype, bits)
+
+
 def _together(
     reference: TraceFile,
     value: int,
@@ -142,15 +166,12 @@ def _together(
     likely: dict[tuple[int, ...], str],
 ) -> tuple[Numbers, Placed]:
     """`likely`: by sizes of a dimension, whole and parts, the reading that fitted last; kept up to date."""
-    stored = reference.stored(value)
-    assert stored is not None
-    whole = reference.read(value)
-    numbers = [targets[file].read(one) for file, one in parts]
-    sizes = _sizes(whole.shape, [x.shape for x in numbers])
-    placement = infer(whole, numbers, likely.get(sizes))
+    whole, held = _kept(reference, value), [_kept(targets[file], one) for file, one in parts]
+    sizes = _sizes(whole.bits.shape, [x.bits.shape for x in held])
+    placement = infer(whole.numbers, [x.numbers for x in held], likely.get(sizes))
     if placement.reading and placement.fits and not placement.also:
         likely[sizes] = placement.reading
-    return _screened(stored, whole, numbers, [(targets[file], one) for file, one in parts], Placed(placement, files, (), None))
+    return _screened(whole, held, Placed(placement, files, (), None))
 
 
 def _both_together(
@@ -162,43 +183,53 @@ def _both_together(
         why = "bytes of every rank of both sides are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None
     try:
-        mine, numbers = ([file.read(one) for file, one in side] for side in (ours, theirs))
-        placement, whole, other = infer_both(mine, numbers, likely.get(_sizes(mine[0].shape, [x.shape for x in numbers])))
-        dtype, bits = _bits(placement, whole.shape, mine, ours)
+        mine, held = ([_kept(file, one) for file, one in side] for side in (ours, theirs))
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
+    sizes = _sizes(mine[0].bits.shape, [x.bits.shape for x in held])
+    placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes))
     placed = Placed(other, tuple(file for file, _ in parts), (), None, whole.shape, placement)
-    return _screened(ArrayBlocks(dtype, bits), whole, numbers, theirs, placed)
+    return _screened(_joined(placement, whole.shape, mine), held, placed)
 
 
-def _bits(
-    placement: Placement, shape: tuple[int, ...], numbers: Sequence[Array], parts: Sequence[tuple[TraceFile, int]]
-) -> tuple[Dtype, Array]:
-    """The logical tensor bit for bit, with its dtype; float32 for a sum of parts, and where the parts have several dtypes."""
-    dtypes = {file.dtype_name(one) for file, one in parts}
-    narrow = parts[0][0].dtype(parts[0][1])
-    if placement.kind == "partial" or len(dtypes) > 1 or narrow is None:
+def _joined(placement: Placement, shape: tuple[int, ...], parts: Sequence[_Kept]) -> _Kept:
+    """The logical tensor bit for bit; in float32 for a sum of parts, and where the parts have several dtypes."""
+    if placement.kind == "partial" or len({part.dtype.name for part in parts}) > 1:
         wide = dtype_named("float32")
         assert wide is not None
-        return wide, placement.joined([x.astype(np.float32) for x in numbers], shape).astype(np.float32)
-    return narrow, np.ascontiguousarray(placement.joined([file.raw(one) for file, one in parts], shape))
+        return _Kept(wide, placement.joined([part.numbers.astype(np.float32) for part in parts], shape).astype(np.float32))
+    return _Kept(parts[0].dtype, np.ascontiguousarray(placement.joined([part.bits for part in parts], shape)))
 
 
-def _screened(
-    stored: Blocks, whole: Array, numbers: Sequence[Array], parts: Sequence[tuple[TraceFile, int]], placed: Placed
-) -> tuple[Numbers, Placed]:
+def _screened(whole: _Kept, parts: Sequence[_Kept], placed: Placed) -> tuple[Numbers, Placed]:
     """The logical tensor of the target's parts measured against the reference's, and each part by itself."""
     placement = placed.placement
     if placement.kind == "unknown":
         return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), placed
-    errors = tuple(_error(placement, whole, x, rank) for rank, x in enumerate(numbers))
-    placed = replace(placed, errors=errors, equal=_agree(placement, numbers))
-    stands = placed.standing(list(zip(numbers, parts, strict=True)))
-    dtype, bits = _bits(placement, whole.shape, [x for x, _ in stands], [part for _, part in stands])
-    screening = vars(screen(stored, ArrayBlocks(dtype, bits)))
+    stored = ArrayBlocks(whole.dtype, whole.bits)
+    if _same_bits(placement, whole, parts):
+        placed = replace(placed, errors=(0.0,) * len(parts))
+        placed = replace(placed, equal=_agree(placement, [part.numbers for part in parts], placed.errors))
+        screening = vars(screen(stored, stored, same=True))
+    else:
+        errors = tuple(_error(placement, whole.numbers, part.numbers, rank) for rank, part in enumerate(parts))
+        placed = replace(placed, errors=errors, equal=_agree(placement, [part.numbers for part in parts], errors))
+        logical = _joined(placement, whole.bits.shape, placed.standing(parts))
+        screening = vars(screen(stored, ArrayBlocks(logical.dtype, logical.bits)))
     if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
         return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), placed
     return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}}), placed
+
+
+def _same_bits(placement: Placement, whole: _Kept, parts: Sequence[_Kept]) -> bool:
+    """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
+    if placement.kind not in ("sharded", "replicated") or placement.missing or any(part.dtype != whole.dtype for part in parts):
+        return False
+    if placement.kind == "sharded":
+        held = np.concatenate(placement.positions)
+        if np.any(held < 0) or np.unique(held).size < whole.bits.shape[placement.dim]:
+            return False
+    return all(np.array_equal(placement.part(whole.bits, rank), part.bits) for rank, part in enumerate(parts))
 
 
 def _sizes(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -217,19 +248,32 @@ def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:
     if placement.kind == "sharded" and np.any(placement.positions[rank] < 0):
         held = placement.positions[rank] >= 0
         own, part = np.compress(held, own, axis=placement.dim), np.compress(held, part, axis=placement.dim)
+    if np.array_equal(own, part):
+        return 0.0
     if own.dtype.kind not in "fc" or part.dtype.kind not in "fc":
         return float(np.mean(own != part)) if own.size else 0.0
-    with np.errstate(all="ignore"):
-        good = np.isfinite(own) & np.isfinite(part)
-        off = float(np.sum(np.square(np.abs(np.where(good, part.astype(np.float64) - own, 0.0)))))
-        size = float(np.sum(np.square(np.abs(np.where(good, own, 0.0)), dtype=np.float64)))
-    return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else float("inf"))
+    off, size = SquareSum(), SquareSum()
+    for one, other in zip(_flat(own), _flat(part), strict=True):
+        with np.errstate(all="ignore"):
+            difference = np.abs(other - one)
+            good = np.isfinite(difference)
+            if not good.all():
+                difference, one = difference[good], one[good]
+        off.add(difference, float(difference.max(initial=0.0)))
+        size.add(np.abs(one), float(np.abs(one).max(initial=0.0)))
+    return off.relative_to(size)
 
 
-def _agree(placement: Placement, parts: Sequence[Array]) -> bool | None:
-    """Whether ranks that hold the same places hold the same numbers."""
+def _flat(x: Array) -> Iterator[Array]:
+    flat = x.reshape(-1)
+    for begin in range(0, flat.size, _AT_ONCE):
+        yield flat[begin : begin + _AT_ONCE]
+
+
+def _agree(placement: Placement, parts: Sequence[Array], errors: Sequence[float]) -> bool | None:
+    """Whether ranks that hold the same places hold the same numbers; parts without an error are the reference's own."""
     if placement.kind == "replicated":
-        return all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:])
+        return all(_same(parts, errors, 0, rank) for rank in range(1, len(parts)))
     if placement.kind != "sharded":
         return None
     held: dict[bytes, int] = {}
@@ -237,9 +281,15 @@ def _agree(placement: Placement, parts: Sequence[Array]) -> bool | None:
     for rank, at in enumerate(placement.positions):
         other = held.setdefault(at.tobytes(), rank)
         if other != rank:
-            same = np.array_equal(parts[rank], parts[other], equal_nan=parts[rank].dtype.kind == "f")
+            same = _same(parts, errors, other, rank)
             agree = same if agree is None else agree and same
     return agree
+
+
+def _same(parts: Sequence[Array], errors: Sequence[float], one: int, other: int) -> bool:
+    if errors[one] == errors[other] == 0.0:
+        return True
+    return bool(np.array_equal(parts[one], parts[other], equal_nan=parts[one].dtype.kind == "f"))
 
 
 def placed_columns(placed: Mapping[int, Placed], texts: Texts, ranks: Sequence[int | None]) -> dict[str, NDArray[Any]]:

@@ -29,7 +29,7 @@ def run(case: str) -> int:
         raise UsageError(f"The example {case} is not made yet: `python -m captures {case}` makes it, in this checkout; then ask again.")
     if folder is None:
         raise UsageError(f"There is no example {case!r}. There are: {', '.join(cases) or 'none in this installation'}.")
-    reference, target = str(folder / "reference.h5"), str(folder / "target.h5")
+    reference, target = str(folder / "reference.h5"), str(_target(folder))
     talk(f"layerdiff {reference} {target}")
     if is_terminal():
         from layerdiff.cli.show import browse
@@ -48,10 +48,16 @@ def shipped_cases() -> dict[str, Path]:
     package = Path(__file__).parent.parent
     found: dict[str, Path] = {}
     for home in (package.parent / "captures", package / "captures"):
-        for trace in sorted(home.glob("*/target.h5")):
-            if (trace.parent / "reference.h5").exists():
-                found[trace.parent.name] = trace.parent
+        for folder in sorted(path.parent for path in home.glob("*/reference.h5")):
+            if _target(folder).exists():
+                found[folder.name] = folder
     return found
+
+
+def _target(folder: Path) -> Path:
+    """The target's trace: a folder with a file of each rank, or one file."""
+    ranks = folder / "target"
+    return ranks if ranks.is_dir() else folder / "target.h5"
 
 
 def unmade_cases() -> list[str]:

@@ -34,7 +34,7 @@ from tests.evaluate.operators.tables import misses, table, totals
 from tests.evaluate.operators.trial import DTYPES, Outcome
 from tests.evaluate.orders import orders
 from tests.evaluate.variants import variants
-from tests.test_captures import expected, found
+from tests.test_captures import expected, found, target_of
 
 _TRIALS: dict[str, Callable[[Path, runs.Choice], Iterator[Outcome]]] = {
     "faults": runs.single,
@@ -51,7 +51,7 @@ def remade(folder: Path) -> list[str]:
     wrong: list[str] = []
     for name in names():
         made = make(name, folder)
-        seen = found(compare_traces(made / "reference.h5", made / "target.h5"))
+        seen = found(compare_traces(made / "reference.h5", target_of(made)))
         print(f"| capture {name} | {'as expected' if seen == expected(name) else 'DIFFERENT'} |", flush=True)
         if seen != expected(name):
             wrong.append(f"capture {name}: {seen}")

@@ -73,7 +73,9 @@ def title_lines(comparison: Comparison, row: int, name: str, values: Sequence[Pl
     text = shorten(name, max(8, width - cell_width(right) - 3), at="middle")
     gap = " " * max(1, width - 1 - cell_width(text) - cell_width(right))
     ranks = {part.rank for value in values for part in value.parts}
-    found = [f"{amount(len(ranks), 'rank')}, {amount(len(values), 'value')}"]
+    counted = f"{amount(len(ranks), 'rank')}, {amount(len(values), 'value')}"
+    if not values:
+        counted = amount(len(comparison.target.files), "rank")
     odd = [(value, said) for value in values if value.off and (said := ranks_text(value))]
     if odd:
         value, said = odd[0]
@@ -83,7 +85,7 @@ def title_lines(comparison: Comparison, row: int, name: str, values: Sequence[Pl
         note = [("  ✗ ", _odd_tone(comparison, row)), ("ranks that should hold the same differ", _odd_tone(comparison, row))]
     else:
         note = [("  = ", Tone.SAME), ("no rank stands out", Tone.DIM)] if len(ranks) > 1 else []
-    second = line((f" {found[0]}", Tone.DIM), *note)
+    second = line((f" {counted}", Tone.DIM), *note)
     return [line((f" {text}", Tone.TITLE), gap, (right, shown.tone)).clipped(width), second.clipped(width)]
 
 
@@ -101,12 +103,38 @@ def map_lines(comparison: Comparison, row: int, values: Sequence[PlacedValue], w
     titled = sum(bool(value.off) for value in values) == 1
     widths, odd = _Widths.of(width), _odd_tone(comparison, row)
     lines: list[Line] = []
+    same = [value for value in values if _is_same(value)]
+    same = same if len(same) > 1 else []
     for value in values:
-        lines += [*([line()] if lines else []), *_value(comparison, value, widths, odd, width, titled=titled)]
+        if value not in same:
+            lines += [*([line()] if lines else []), *_value(comparison, value, widths, odd, width, titled=titled)]
+    if same:
+        lines += [*([line()] if lines else []), *_same_on_all(same, widths, width)]
     if any(not math.isnan(error) for error in errors):
         told = f"bars: relative L2 to the same part of the reference, log from 1e{_LOW} to 1e{_HIGH}"
         lines += [line(), line((f"  {told}", Tone.FAINT))]
     return [made.clipped(width) for made in lines]
+
+
+def _is_same(value: PlacedValue) -> bool:
+    """Whether every rank holds the same whole value, of which there is little to see."""
+    return value.kind is Placing.REPLICATED and value.agree is True and len(value.parts) > 1 and not value.also
+
+
+def _same_on_all(values: Sequence[PlacedValue], widths: _Widths, width: int) -> Iterator[Line]:
+    """Values that every rank holds whole and alike, a row each."""
+    yield heading("replicated", width, f"{amount(len(values), 'value')}, the same bits on every rank")
+    for value in values:
+        error, shape = value.parts[0].error, str(list(value.shape))
+        room = _LABEL + widths.map + widths.holds + 4
+        name = fit(visible(value.position), max(8, room - cell_width(shape) - 1), at="middle")
+        yield line(
+            ("  ", Tone.PLAIN),
+            (name, Tone.PLAIN),
+            (f"{shape} ", Tone.DIM),
+            (_bar(error, widths.bar), Tone.WITHIN),
+            (f" {fit(_figure(error), _FIGURE, align='right')}", Tone.PLAIN),
+        )
 
 
 def _joined(comparison: Comparison, value: PlacedValue) -> float:

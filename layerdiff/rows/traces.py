@@ -43,6 +43,20 @@ class Traces:
             raise TraceError(f"{path} is not the {side} that was compared: it has no call {call}. Compare the two again.")
         return file, call
 
+    def target_files(self, comparison: Comparison) -> list[TraceFile]:
+        """Every file of the target, one a process, in the order of the column `target_file`. Raises TraceError as `file` does."""
+        run = comparison.target
+        folder = Path(run.path)
+        with self._lock:
+            found = []
+            for name in run.files:
+                path = folder / name if folder.is_dir() else folder
+                file = self._files.get(path)
+                if file is None:
+                    file = self._files[path] = self._open(path, str(path), "target")
+                found.append(file)
+        return found
+
     def _open(self, path: Path, named: str, side: str) -> TraceFile:
         if not path.exists() and not path.with_name(path.name + ".part").exists():
             raise TraceError(f"the {side} trace {named} is not there: put it back, or start layerdiff where it is")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 from textual.pilot import Pilot
 
+from layerdiff.compare import compare_traces
 from layerdiff.rows.table import Rows
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
@@ -17,6 +20,7 @@ from layerdiff.tui.screens.ranks import RanksScreen
 from layerdiff.tui.screens.tensor import TensorScreen
 from tests.comparisons import comparison
 from tests.ranked import ATTENTION, LAYER, four_ranks
+from tests.ranks import Rank
 
 Snap = Callable[..., bool]
 SIZE = (120, 40)
@@ -123,6 +127,58 @@ async def test_light_and_dark_and_another_width() -> None:
         await pilot.resize_terminal(*SIZE)
         await settled(pilot)
         assert before != painted(app) and "✗ rank 2" in painted(app)
+
+
+def communicating(folder: Path) -> Comparison:
+    """Three ranks that add up and gather; rank 2 gets another sum, and does not gather."""
+    ones = np.ones((4, 6), np.float32)
+    alone = Rank(folder / "reference", 0, 1)
+    alone.module("layers.0", "Linear", ones, ones)
+    alone.close()
+    for number in range(3):
+        rank = Rank(folder / "target", number, 3)
+        rank.module("layers.0", "Linear", ones[:, 2 * number : 2 * number + 2], ones)
+        rank.issue("all_reduce", [(number + 1) * ones], [(7 if number == 2 else 6) * ones], op="sum", module="layers.0")
+        if number < 2:
+            rank.issue("all_gather", [number * ones], [0 * ones, ones, 2 * ones], module="layers.0")
+        rank.close()
+    return compare_traces(folder / "reference" / "rank00000.h5", folder / "target")
+
+
+async def test_collectives_come_below_the_values(tmp_path: Path) -> None:
+    made = communicating(tmp_path)
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot, made, "")
+        text = painted(app)
+        assert "── collectives inside ── 2 in order" in text
+        assert "1  all_reduce sum  ranks 0 to 2   float32 [4, 6]" in text
+        assert "└  got other bits than the others" in text
+        assert "✗ rank 2  did not issue it" in text
+        await pilot.press("right_square_bracket")
+        await settled(pilot)
+        assert "layers.0" in painted(app) and "collectives" not in painted(app)
+
+
+async def test_traces_that_are_gone_are_said_below_the_values(tmp_path: Path) -> None:
+    made = communicating(tmp_path)
+    (tmp_path / "target" / "rank00001.h5").unlink()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot, made, "layers.0")
+        text = painted(app)
+        assert "collectives are read from the traces: the target trace" in text and "is not there" in text
+        assert "rank 1" in text
+
+
+@pytest.mark.parametrize("size", [SIZE, SMALL], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_collectives(snap_compare: Snap, size: tuple[int, int], tmp_path: Path) -> None:
+    made = communicating(tmp_path)
+
+    async def ranks(pilot: Pilot[None]) -> None:
+        await opened(pilot, made, "")
+
+    assert snap_compare(LayerdiffApp(made), terminal_size=size, run_before=ranks)
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=lambda size: f"{size[0]}x{size[1]}")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any, ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.message import Message
 from textual.screen import Screen
+from textual.worker import get_current_worker
 
+from layerdiff.errors import LayerdiffError
+from layerdiff.rows.cells import visible
+from layerdiff.rows.meeting_lines import meeting_lines
+from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
 from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.section import said
 from layerdiff.rows.table import Rows
-from layerdiff.rows.tones import Line
+from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
-from layerdiff.saved.placements import Placements
+from layerdiff.saved.placements import PlacedValue, Placements
 from layerdiff.tui.actions import RANKS_ACTIONS, Action
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
@@ -54,14 +64,27 @@ class RanksScreen(Drilled):
         ("together", "the logical tensor, put together of all parts, against the reference's"),
         ("closer", "the first places, one a cell, by the last digit of the rank that holds each"),
         ("✗", "a rank that is more than ten times as far off as the middle one, or that differs where it should be the same"),
+        ("collectives", "in, out: the root mean square of what a rank put in and got; bars are as long as that, up to the largest"),
         ("fits as well", "another reading of the same numbers: they do not tell the two apart"),
     )
     BINDINGS = [  # noqa: RUF012  # textual's way
         *(Binding(action.keys, action.name, action.long, show=False) for action in RANKS_ACTIONS),
     ]
 
+    @dataclass
+    class Met(Message):
+        """The collectives inside a call, or why they cannot be read."""
+
+        row: int
+        found: list[Meeting] | str
+
     def __init__(self, rows: Rows, row: int, traces: Traces) -> None:
         super().__init__()
+        self._meetings: Meetings | None = None
+        self._reading = Lock()
+        self._verdicts: dict[tuple[str, int, int], int] = {}
+        self._values: list[PlacedValue] = []
+        self._met: list[Meeting] | str | None = None
         self._rows, self.row, self._traces = rows, row, traces
         self._placements = Placements(rows.comparison)
 
@@ -78,13 +101,51 @@ class RanksScreen(Drilled):
 
     def _show(self, row: int) -> None:
         self.row = row
+        self._met = None
         comparison = self._rows.comparison
         name = self._rows.names.full(int(self._rows.tree.place_of[row]))
         values = values_of(comparison, self._placements, row)
         head = self.query_one(RanksHead)
         head.made = lambda width: title_lines(comparison, row, name, values, width)
         head.refresh()
-        self.query_one(ScrolledLines).show(lambda width: map_lines(comparison, row, values, width) or nothing_lines(comparison, width))
+        self._values = values
+        self._words(from_top=True)
+        self._meet(row)
+
+    def _words(self, *, from_top: bool) -> None:
+        self.query_one(ScrolledLines).show(self._lines, from_top=from_top)
+
+    def _lines(self, width: int) -> list[Line]:
+        comparison = self._rows.comparison
+        lines = map_lines(comparison, self.row, self._values, width)
+        met: list[Line] = []
+        if isinstance(self._met, str):
+            met = said("  ∅", Tone.UNKNOWN, f"collectives are read from the traces: {visible(self._met)}", width)
+        elif self._met:
+            outer = comparison.texts[int(comparison.sites["site"][self.row])] or ""
+            met = meeting_lines(self._met, self._verdicts, width, outer=outer)
+        return [*(lines or nothing_lines(comparison, width)), *([line()] if met else []), *met]
+
+    @work(thread=True, exclusive=True, group="met", exit_on_error=False)
+    def _meet(self, row: int) -> None:
+        try:
+            with self._reading:
+                if self._meetings is None:
+                    self._meetings = Meetings(self._rows.comparison, self._traces)
+                    self._verdicts = verdicts_of(self._rows.comparison)
+                found: list[Meeting] | str = self._meetings.inside(row)
+        except (LayerdiffError, OSError) as error:
+            found = str(error)
+        except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
+            found = f"reading stopped: {type(error).__name__}: {error}"
+        if not get_current_worker().is_cancelled:
+            self.post_message(self.Met(row, found))
+
+    def on_ranks_screen_met(self, message: Met) -> None:
+        """Show them below the values."""
+        if message.row == self.row and message.found:
+            self._met = message.found
+            self._words(from_top=False)
 
     # actions
 

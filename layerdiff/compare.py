@@ -135,7 +135,7 @@ def compare_in_steps(
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
     if isinstance(tables, RankedTables):
-        found += found_at_rows(ranks_together(files.target)[0], tables.row_of)
+        found += found_at_rows(ranks_together(files.target), tables.row_of)
         told = (*told, *notices_of_ranks(files.target))
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])

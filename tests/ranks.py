@@ -29,6 +29,8 @@ class Rank:
 
     def __init__(self, folder: Path, rank: int, world: int, **meta: Any) -> None:
         folder.mkdir(exist_ok=True)
+        random = meta.pop("random", None)
+        detail = None if random is None else json.dumps({"random": {"before": random[0], "after": random[1]}})
         environment = {"seed": 1, "torch": "2.9", **meta.pop("environment", {})}
         described = {"rank": rank, "world_size": world, "environment": environment, **meta}
         self.rank, self.world = rank, world
@@ -36,7 +38,7 @@ class Rank:
         self.root = self.writer.add_root("model", "Root")
         self._sequence: dict[Any, int] = {}
         self._numbers: dict[Any, int] = {}
-        self.top = self.writer.begin_call(CallRow(CallKind.MODULE, "", type="Root", root=self.root))
+        self.top = self.writer.begin_call(CallRow(CallKind.MODULE, "", type="Root", root=self.root, detail=detail))
 
     def value(self, array: Array, dtype: str | None = None, *, kept: bool = True, kind: ValueKind = ValueKind.ACTIVATION) -> int:
         """A value; `bfloat16` numbers must be such already, as float32."""

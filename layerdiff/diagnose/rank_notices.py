@@ -72,14 +72,25 @@ def _mixed(files: Sequence[TraceFile]) -> Iterator[Notice]:
             yield Notice("ranks-mixed", said)
             return
     seeds = {file.rank: _environment(file).get("seed") for file in files}
-    if len(set(map(str, seeds.values()))) > 1 and None not in seeds.values():
+    if len(set(map(str, seeds.values()))) > 1 and None not in seeds.values() and any(_draws(file) for file in files):
         said = "; ".join(f"rank {rank}: {seed}" for rank, seed in list(seeds.items())[:4])
-        yield Notice("rank-seeds-differ", f"the ranks drew from different seeds ({said}): replicated values that are drawn will differ")
+        yield Notice("rank-seeds-differ", f"the ranks draw random numbers, from different seeds ({said}): drawn values are not replicated")
 
 
 def _environment(file: TraceFile) -> dict[str, Any]:
     found = file.meta.get("environment")
     return found if isinstance(found, dict) else {}
+
+
+def _draws(file: TraceFile) -> bool:
+    """Whether a forward of a root drew random numbers."""
+    calls = file.calls
+    for call in np.flatnonzero((np.asarray(calls.parent) < 0) & (np.asarray(calls.kind) == CallKind.MODULE)).tolist():
+        detail = file.json(int(calls.detail[call]))
+        random = detail.get("random") if isinstance(detail, dict) else None
+        if isinstance(random, dict) and random.get("before") != random.get("after"):
+            return True
+    return False
 
 
 def _created(file: TraceFile) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.collectives import FINDING, Told, check_collectives
+from layerdiff.judge.collectives import FINDING, Told, check_collectives, collective_findings
 from layerdiff.judge.exact import Found
 from layerdiff.judge.pairing import Tables, calls_of, handed_state, interned
 from layerdiff.judge.rank_sums import Outcome
@@ -30,7 +30,9 @@ def ranks_alone(files: Sequence[TraceFile]) -> tuple[dict[str, NDArray[Any]], Co
     for number, file in enumerate(files):
         _add_file(tables, file, number, row_of)
     sites, pairs = tables.columns()
-    told, outcomes = ranks_together(files)
+    checked = check_collectives(files)
+    replicas, of_replicas = check_replicas(files)
+    told, outcomes = [*checked.told, *checked.backend, *of_replicas], {**replicas, **checked.outcomes}
     for at, row in row_of.items():
         outcome = outcomes.get(at, _UNKNOWN)
         sites["exact"][row] = int(Verdict.ORDER_CONSISTENT if outcome.verdict in FINDING else outcome.verdict)
@@ -41,11 +43,9 @@ def ranks_alone(files: Sequence[TraceFile]) -> tuple[dict[str, NDArray[Any]], Co
     return sites, pairs, tables.texts, found_at_rows(told, row_of)
 
 
-def ranks_together(files: Sequence[TraceFile]) -> tuple[list[Told], dict[tuple[int, int], Outcome]]:
-    """What the ranks of one trace say of each other, and the outcome of every collective and module call by (file, call)."""
-    checked = check_collectives(files)
-    replicas, told = check_replicas(files)
-    return [*checked.told, *told], {**replicas, **checked.outcomes}
+def ranks_together(files: Sequence[TraceFile]) -> list[Told]:
+    """What the ranks of one trace say of each other: findings and notices."""
+    return [*collective_findings(files), *check_replicas(files)[1]]
 
 
 def _add_file(tables: Tables, file: TraceFile, number: int, row_of: dict[tuple[int, int], int]) -> None:

@@ -17,7 +17,7 @@ from layerdiff.judge.issued import POINT_TO_POINT, Issued, bits, issued, listed
 from layerdiff.judge.local import Local
 from layerdiff.judge.messages import unmatched_messages
 from layerdiff.judge.moved import MOVING, Piece, expected, moved, pieces_to
-from layerdiff.judge.rank_sums import Outcome, reduced
+from layerdiff.judge.rank_sums import PARTIAL_SUMS, Outcome, reduced
 from layerdiff.judge.rounds import Parting, Round, rounds_of
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.reader import TraceFile
@@ -50,7 +50,8 @@ class Checked:
 
     outcomes: Mapping[tuple[int, int], Outcome]
     told: tuple[Told, ...]
-    groups: int
+    backend: tuple[Told, ...]
+    """Notices of how the backend adds, the same in every sum of a dtype."""
 
 
 def collective_findings(files: Sequence[TraceFile]) -> list[Told]:
@@ -69,8 +70,9 @@ def check_collectives(files: Sequence[TraceFile]) -> Checked:
     rounds, partings = rounds_of(every, cut_short)
     outcomes: dict[tuple[int, int], Outcome] = {}
     told: list[Told] = [_parted(parting) for parting in partings]
-    for one in rounds:
-        outcome = _judged(one, files, first)
+    judged = [(one, _judged(one, files, first)) for one in rounds]
+    judged, backend = _of_the_backend(judged)
+    for one, outcome in judged:
         for part in one.parts:
             outcomes[part.file, part.call] = outcome
         if outcome.verdict in FINDING:
@@ -80,9 +82,32 @@ def check_collectives(files: Sequence[TraceFile]) -> Checked:
     told += [Told(call.file, _local(call, outcome, cause)) for call, outcome, cause in missing]
     for call in every:
         outcomes.setdefault((call.file, call.call), Outcome(Verdict.NOT_COMPARABLE, "the ranks part before it"))
-    told += _unfinished(every, partings)
+    told += _unfinished(every, cut_short)
     told += _used_pending(files, first)
-    return Checked(outcomes, tuple(told), len({one.group for one in every}))
+    return Checked(outcomes, tuple(told), tuple(backend))
+
+
+def _of_the_backend(judged: list[tuple[Round, Outcome]]) -> tuple[list[tuple[Round, Outcome]], list[Told]]:
+    """Partial sums in a dtype are how the backend adds it, unless another sum of that dtype was added in fp32: said once, and no finding.
+
+    What a backend accumulates in is nowhere declared; only a sum that is worse than its neighbours is one that lost something.
+    """
+    dtypes = [one.parts[0].said[0][0] if one.parts[0].said else "" for one, _ in judged]
+    wide = {dtype for dtype, (_, outcome) in zip(dtypes, judged, strict=True) if outcome.evidence.get(PARTIAL_SUMS) == "float32"}
+    found: list[tuple[Round, Outcome]] = []
+    firsts: dict[str, list[tuple[Round, Outcome]]] = {}
+    for dtype, (one, outcome) in zip(dtypes, judged, strict=True):
+        if outcome.verdict == Verdict.PRECISION and dtype not in wide:
+            firsts.setdefault(dtype, []).append((one, outcome))
+            within = Verdict.ORDER_EXACT if "order" in outcome.evidence else Verdict.ORDER_CONSISTENT
+            outcome = replace(outcome, verdict=within, statement=None, rule=outcome.rule + f", partial sums in {dtype}", kind="")
+        found.append((one, outcome))
+    notices = []
+    for dtype, some in firsts.items():
+        one, outcome = some[0]
+        said = f"every sum over ranks in {dtype} that tells ({len(some)}) rounds each partial sum to {dtype}: {outcome.statement}"
+        notices.append(Told(one.parts[0].file, _notice(one.parts[0], "collective-precision", said)))
+    return found, notices
 
 
 def _local(call: Issued, outcome: Outcome, cause: str | None, **evidence: Any) -> Local:
@@ -260,8 +285,8 @@ def _on(ranks: Sequence[int], outcome: Outcome, getting: int) -> str:
 # what was never waited for
 
 
-def _unfinished(every: Sequence[Issued], partings: Sequence[Parting]) -> Iterator[Told]:
-    """Notices: collectives that raised, or that nobody waited for, by group and number; a run that hung ends in one."""
+def _unfinished(every: Sequence[Issued], cut_short: Sequence[int]) -> Iterator[Told]:
+    """Notices: collectives that raised, or that nobody waited for, by group and kind; a run that hung ends in one."""
     groups: dict[Any, list[Issued]] = {}
     known: dict[Any, list[Issued]] = {}
     for one in every:
@@ -276,7 +301,8 @@ def _unfinished(every: Sequence[Issued], partings: Sequence[Parting]) -> Iterato
             kind, said = "collective-failed", f"number {first.sequence} of {first.group} failed on rank {listed(ranks)}: {first.why}"
         else:
             kind = "collective-not-waited"
-            said = f"number {first.sequence} of {first.group} was never waited for on rank {listed(ranks)}: its result is not known"
+            what = "had not finished when the recording ended" if first.rank in cut_short else "was never waited for"
+            said = f"number {first.sequence} of {first.group} {what} on rank {listed(ranks)}: its result is not known"
         more = f"; {len(calls) - len(ranks)} later ones neither" if len(calls) > len(ranks) else ""
         beside = f"; rank {listed(done)} finished it" if done else ""
         yield Told(first.file, _notice(first, kind, f"{first.name} {said}{beside}{more}"))

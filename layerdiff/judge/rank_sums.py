@@ -24,6 +24,8 @@ _BLOCK: Final = 1 << 20
 _SLACK: Final = 1.01
 """Terms of second order in the bound of a few additions."""
 RULE: Final = "the sum of what the ranks put in"
+PARTIAL_SUMS: Final = "partial_sums"
+"""Evidence: the dtype that partial sums are rounded to, where the numbers tell."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ def _order(parts: Sequence[Array], result: Array, format: Format, op: str, bound
             chosen = [next((way for way in each if _is_wide(way, format)), each[0]) if wide else each[0] for each in ways]
             order = chosen[0] if len(ways) == 1 else _in_chunks(chosen)
             evidence = {"order": order, "chunks": len(ways)}
+            if wide and not all(any(not _is_wide(way, format) for way in each) for each in ways):
+                evidence[PARTIAL_SUMS] = FLOAT32.name  # the numbers tell the two apart
             found["rule"] = f"{RULE}, {order}{sampled}"
             if wide:
                 return Outcome(Verdict.ORDER_EXACT, None, **found, evidence=evidence)  # type: ignore[arg-type]
@@ -167,7 +171,7 @@ def _is_wide(way: str, format: Format) -> bool:
 
 
 def _narrow(format: Format, statement: str, found: Mapping[str, Any], evidence: Mapping[str, Any]) -> Outcome:
-    return Outcome(Verdict.PRECISION, statement, **found, kind="collectives", evidence={**evidence, "partial_sums": format.name})
+    return Outcome(Verdict.PRECISION, statement, **found, kind="collectives", evidence={**evidence, PARTIAL_SUMS: format.name})
 
 
 def _wrong(parts: Sequence[Array], result: Array, format: Format, op: str, ranks: Sequence[int], rank: int, bound: _Bound) -> Outcome:

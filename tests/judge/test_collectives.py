@@ -47,7 +47,7 @@ def record(folder: Path, world: int, write: Callable[[Rank], None], **meta: obje
 
 
 def told(folder: Path) -> list[Told]:
-    return ranks_together(open_trace(folder).files)[0]
+    return ranks_together(open_trace(folder).files)
 
 
 def only(folder: Path) -> Told:
@@ -82,16 +82,35 @@ def test_a_tree_in_fp32_rounded_once_is_exact_in_either_dtype(tmp_path: Path, wo
     assert {Verdict.ORDER_EXACT} == {outcome.verdict for outcome in checked.outcomes.values()}
 
 
-def test_partial_sums_in_bf16_are_a_precision_that_relaxed_allows(tmp_path: Path) -> None:
+def test_a_backend_that_adds_in_bf16_is_said_once_and_is_no_defect(tmp_path: Path) -> None:
     parts = parts_of(4, 512, "bfloat16")
-    folder = record(
-        tmp_path / "t",
-        4,
-        lambda rank: rank.issue("all_reduce", [parts[rank.rank]], [ring(parts, bf16)], op="sum", dtype="bfloat16") and None,
+
+    def write(rank: Rank) -> None:
+        for _ in range(2):
+            rank.issue("all_reduce", [parts[rank.rank]], [ring(parts, bf16)], op="sum", dtype="bfloat16")
+
+    checked = check_ranks(record(tmp_path / "t", 4, write))
+    (notice,) = checked.notices
+    assert ("collective-precision", False, ()) == (notice.kind, checked.defect, checked.origins)
+    assert (
+        "every sum over ranks in bfloat16 that tells (2) rounds each partial sum to bfloat16: added in a ring of 4 chunks"
+        in notice.statement
     )
+    assert Verdict.ORDER_EXACT == checked.verdict
+
+
+def test_one_sum_with_partial_sums_in_bf16_among_others_is_a_precision_that_relaxed_allows(tmp_path: Path) -> None:
+    parts = parts_of(4, 512, "bfloat16")
+
+    def write(rank: Rank) -> None:
+        for module in ("layers.0", "layers.1", "layers.2"):
+            total = ring(parts, bf16) if module == "layers.1" else bf16(ring(parts))
+            rank.issue("all_reduce", [parts[rank.rank]], [total], op="sum", dtype="bfloat16", module=module)
+
+    folder = record(tmp_path / "t", 4, write)
     strict, relaxed = check_ranks(folder), check_ranks(folder, profile="relaxed")
     (origin,) = strict.origins
-    assert (Verdict.PRECISION, "layers.0/c10d.all_reduce#0", None, True) == (origin.verdict, origin.site, origin.rank, strict.defect)
+    assert (Verdict.PRECISION, "layers.1/c10d.all_reduce#0", None, True) == (origin.verdict, origin.site, origin.rank, strict.defect)
     assert ("bfloat16", "in a ring of 4 chunks in bf16") == (origin.evidence["partial_sums"], origin.evidence["order"])
     assert not relaxed.defect
 
@@ -562,13 +581,15 @@ def test_files_of_different_runs_are_said(tmp_path: Path) -> None:
     assert "ranks-mixed" in kinds(folder) and check_ranks(folder).defect
 
 
-def test_ranks_that_ran_other_software_or_began_hours_apart_are_said(tmp_path: Path) -> None:
+def test_ranks_of_other_software_time_or_seed_are_said(tmp_path: Path) -> None:
     for number in range(2):
         Rank(tmp_path / "torch", number, 2, environment={"torch": f"2.{number}"}).close()
         Rank(tmp_path / "time", number, 2, created=f"2026-01-01T0{number * 3}:00:00+0000").close()
-        Rank(tmp_path / "seed", number, 2, environment={"seed": number}).close()
+        Rank(tmp_path / "seed", number, 2, environment={"seed": number}, random=("a", "b")).close()
+        Rank(tmp_path / "calm", number, 2, environment={"seed": number}, random=("a", "a")).close()
     assert ["ranks-mixed", "no-collectives"] == kinds(tmp_path / "torch") == kinds(tmp_path / "time")
     assert ["rank-seeds-differ", "no-collectives"] == kinds(tmp_path / "seed")
+    assert ["no-collectives"] == kinds(tmp_path / "calm")
 
 
 def test_other_numbers_of_forwards_are_said(tmp_path: Path) -> None:

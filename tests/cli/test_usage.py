@@ -29,7 +29,7 @@ def test_every_command_has_help(run: Run) -> None:
             "diff",
             [
                 "  REFERENCE  Trace of the run that is right, a file or folder.  [required]",
-                "  TARGET     Trace of the run in question.  [required]",
+                "  [TARGET]   Trace of the run in question; with --self the first is it.",
             ],
         ),
         ("demo", ["  [CASE]  Which example; `list` names them.  [default: epsilon]"]),

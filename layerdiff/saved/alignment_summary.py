@@ -16,7 +16,8 @@ def alignment_summary(alignments: Sequence[Alignment], ranks: Sequence[int] | No
     """The summary of the alignments of every pair of files.
 
     `ranks`: of the target's files, one an alignment, where each was held against the same reference process. A reference call is paired
-    there if any rank ran it, and calls without a partner are listed once, with their ranks unless all ranks ran them.
+    there if any rank ran it, and calls without a partner are listed once, with their ranks unless all ranks ran them. Collectives are
+    none of them where the reference ran none: one process needs none.
     """
     first = alignments[0]
     remarks = list(dict.fromkeys(remark for alignment in alignments for remark in alignment.remarks))
@@ -31,7 +32,17 @@ def alignment_summary(alignments: Sequence[Alignment], ranks: Sequence[int] | No
         reasons = {call: reason for alignment in alignments for call, reason in alignment.reference_only if call not in of_any}
         reference = _alone(first.sites.reference, sorted(reasons.items()))
         target = _of_ranks(alignments, ranks)
+        if not any(map(_is_collective, first.sites.reference)):
+            collectives = sum(_is_collective(call.site) for call in target)
+            target = [call for call in target if not _is_collective(call.site)]
+            if collectives:
+                what = "1 collective, which" if collectives == 1 else f"{collectives} collectives, which"
+                remarks.append(f"the ranks also ran {what} a single process does not run")
     return AlignmentSummary(paired, tuple(reference), tuple(target), first.steps, first.steps_all, tuple(remarks))
+
+
+def _is_collective(site: str) -> bool:
+    return site.rpartition("/")[2].startswith("c10d.")
 
 
 def _alone(sites: Sequence[str], calls: Iterable[tuple[int, str]]) -> list[Unpaired]:

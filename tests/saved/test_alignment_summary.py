@@ -53,3 +53,21 @@ def test_of_many_ranks_the_number_is_said() -> None:
 def test_processes_that_are_compared_one_by_one_are_summed() -> None:
     found = alignment_summary([aligned((0, 0), (1, 1), reference_only=[2]), aligned((0, 0), reference_only=[2])])
     assert (3, 2) == (found.paired, len(found.reference_only))
+
+
+def test_collectives_are_no_calls_without_a_partner_where_the_reference_is_one_process() -> None:
+    targets = "", "a", "a/c10d.all_reduce#0", "a/c10d.all_reduce#1", "extra"
+    reason = "the reference has no such site"
+    ranks = [
+        Alignment(np.array([[0, 0]], np.int64), [], [(call, reason) for call in (2, 3, 4)], sites=Both(REFERENCE, targets))
+        for _ in range(2)
+    ]
+    found = alignment_summary(ranks, [0, 1])
+    assert (Unpaired("extra", reason),) == found.target_only
+    assert ("the ranks also ran 2 collectives, which a single process does not run",) == found.remarks
+
+
+def test_collectives_of_a_reference_that_runs_some_are_listed() -> None:
+    sites = Both(("", "a/c10d.all_reduce#0"), ("", "b/c10d.all_reduce#0"))
+    found = alignment_summary([Alignment(np.array([[0, 0]], np.int64), [(1, "r")], [(1, "t")], sites=sites)], [0])
+    assert (Unpaired("b/c10d.all_reduce#0", "t"),) == found.target_only

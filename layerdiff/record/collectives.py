@@ -7,7 +7,7 @@ to wait, when the work says at a later event that it is complete. Nothing is wai
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from layerdiff.record import tap
 from layerdiff.record.calls import Call, Calls
+from layerdiff.record.draws import is_capturing
 from layerdiff.record.groups import Group, Groups
 from layerdiff.record.identity import version_of
 from layerdiff.record.keep import Policy
@@ -99,7 +100,7 @@ class Collectives:
 
     def poll(self) -> None:
         """Record the results of what is complete by now. Holds the lock of whoever calls it."""
-        if self._open and not self._stopped:
+        if self._open and not self._stopped and not is_capturing():
             for collective in list(self._open):
                 if not collective.read:
                     if collective.works and not collective.coalescing and all(map(tap.is_completed, collective.works)):
@@ -111,10 +112,10 @@ class Collectives:
 
     def _begin(self, issue: tap.Issue) -> Collective:
         kind, arguments, calls = issue.kind, issue.arguments, self._calls
-        puts = [] if kind.puts is None else list(_tensors(arguments[kind.puts]))
-        gets = [] if kind.gets is None else list(_tensors(arguments[kind.gets]))
-        first = next(iter(puts or gets), None)
-        device = (arguments["tensor"] if kind.name == "c10d.barrier" else first).device.type  # type: ignore[union-attr]
+        puts = [] if kind.puts is None else _tensors(arguments[kind.puts])
+        gets = [] if kind.gets is None else _tensors(arguments[kind.gets])
+        first = next(iter(puts or gets or _tensors(arguments.get("tensor"))), None)
+        device = "cpu" if first is None else first.device.type
         group = self._groups.of(arguments["process_group" if "process_group" in arguments else "group_name"], device)
         described = self._described(issue, group)
         mine = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
@@ -142,12 +143,13 @@ class Collectives:
         counts[kind.name] = count + 1
         collective.number = calls.count
         calls.count += 1
-        detail = self._detail(collective, finished=False)
-        row = CallRow(CallKind.COLLECTIVE, path, None, kind.name, count, root, parent, step, occurrence, issue.stack, detail)
-        self._sink.begin_call(row)
-        if edges:
-            self._sink.add_edges(collective.number, edges)
+        row = CallRow(CallKind.COLLECTIVE, path, None, kind.name, count, root, parent, step, occurrence, issue.stack)
+        self._sink.begin_collective(collective.number, row, edges, lambda: self._unfinished(collective))
         return collective
+
+    def _unfinished(self, collective: Collective) -> str | None:
+        """The detail of one that is under way; None once it has ended, when its end says more. Called by the writer."""
+        return None if collective.read else self._detail(collective, finished=False)
 
     def _number(self, collective: Collective, ranks: tuple[int | None, ...]) -> None:
         """Count it in its group; a message between its two ranks and by its tag, or the numbers of the others would part."""
@@ -171,9 +173,8 @@ class Collectives:
                 said[role] = group.global_rank(int(arguments[name]))
         if "tag" in arguments:
             said["tag"] = int(arguments["tag"])
-        sizes = {side: list(arguments.get(f"{side}_split_sizes") or ()) for side in ("input", "output")}
-        if sizes["input"] or sizes["output"]:
-            said["sizes"] = {side: [int(size) for size in there] for side, there in sizes.items()}
+        if "input_split_sizes" in arguments and (arguments["input_split_sizes"] or arguments["output_split_sizes"]):
+            said["sizes"] = {side: [int(size) for size in arguments[f"{side}_split_sizes"]] for side in ("input", "output")}
         if kind.layout is not None:
             said["layout"] = kind.layout
         if kind.coalesced:
@@ -319,12 +320,11 @@ class Collectives:
         self._failed(error)
 
 
-def _tensors(thing: Any) -> Iterator[Tensor]:
+def _tensors(thing: Any) -> list[Tensor]:
+    """The tensors of an argument: one, a list, or a list of lists."""
     if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, (list, tuple)):
-        for item in thing:
-            yield from _tensors(item)
+        return [thing]
+    return [tensor for item in thing for tensor in _tensors(item)] if isinstance(thing, (list, tuple)) else []
 
 
 def _reduction(thing: Any) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -80,6 +80,11 @@ class Counter:
         """It was counted when it began."""
 
     def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """Count a call and its edges."""
+        self.calls += 1
+        self.edges += len(edges)
+
+    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
         """Count a call and its edges."""
         self.calls += 1
         self.edges += len(edges)

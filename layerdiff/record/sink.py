@@ -79,6 +79,9 @@ class Sink(Protocol):
     def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
         """The next call, an operator's, which has ended."""
 
+    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
+        """The next call, a collective's, which has begun; `detail` says what is known of it, asked when it is written."""
+
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`: from element `offset` of its dtype on, `strides` apart.
 
@@ -130,6 +133,10 @@ class TraceSink:
         """The next call, an operator's, which has ended."""
         self._delivery.put(self._write_operator, number, row, edges, status, detail)
 
+    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
+        """The next call, a collective's, which has begun."""
+        self._delivery.put(self._write_collective, number, row, edges, detail)
+
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`."""
         self._delivery.put(self._write_view, value, row, base, offset, strides, whole)
@@ -159,6 +166,10 @@ class TraceSink:
         self._writer.begin_call(row)
         self._write_edges(number, edges)
         self._writer.end_call(number, status, detail)
+
+    def _write_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
+        self._writer.begin_call(row._replace(detail=detail()))
+        self._write_edges(number, edges)
 
     def _write_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], whole: bool) -> None:
         if whole and row.strides is None:

@@ -11,6 +11,7 @@ the caller its result, unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 
 from layerdiff.record.collective_kinds import KINDS, WAIT, Kind
 from layerdiff.record.draws import is_capturing
@@ -91,7 +93,10 @@ class _Where:
             name = frame.f_code.co_name
             if module.partition(".")[0] not in _OWN:
                 self.from_python = self.from_python or not known
-                self.stack = f"{told(frame.f_code.co_filename)}:{frame.f_lineno} {name}"
+                key = (frame.f_code, frame.f_lineno)
+                self.stack = _lines.get(key)
+                if self.stack is None:
+                    self.stack = _lines[key] = f"{told(frame.f_code.co_filename)}:{frame.f_lineno} {name}"
                 return
             if not known and module.startswith(_ISSUERS):
                 self.from_python, known = module.startswith("torch.distributed"), True
@@ -118,6 +123,7 @@ _methods: dict[str, Any] = {}
 inside = _Inside()
 """What this thread is doing."""
 _modules: dict[CodeType, str] = {}
+_lines: dict[tuple[CodeType, int], str] = {}
 
 
 def listen(listener: Listener) -> bool:
@@ -178,23 +184,50 @@ def _remove() -> None:
     _libraries.clear()
 
 
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with torch's compiler off: it would compile whatever Python runs inside a region of its own."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = eval_frame.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            eval_frame.set_eval_frame(before)
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # a mark that the compiler looks for
+    _skip(run.__code__)
+    return run
+
+
+def _skip(code: CodeType) -> None:
+    """Let torch's compiler leave this code alone; its own function for that would import the compiler."""
+    skip: Any = getattr(eval_frame, "skip_code", None)
+    if skip is not None:
+        skip(code)
+    elif hasattr(eval_frame, "set_code_exec_strategy"):
+        action = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action, action))
+
+
 def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
     names = [argument.name for argument in overload._schema.arguments]
     defaults = {argument.name: argument.default_value for argument in overload._schema.arguments if argument.has_default_value()}
     after, redispatch = _after(), overload.redispatch
 
+    @_uncompiled
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         below = keyset & after
         if inside.works is not None:
             result = redispatch(below, *args, **kwargs)
-            inside.works += _works(result)
+            with contextlib.suppress(Exception):  # then nobody asks it, and the tensor is waited for
+                inside.works += _works(result)
             return result
         arguments = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
         if torch.compiler.is_compiling() or not _is_real(arguments) or is_capturing():
             return redispatch(below, *args, **kwargs)
         begun: list[tuple[Listener, Any]] = []
         try:
-            where = _Where(sys._getframe(1))
+            where = _Where(sys._getframe(2))
             if not where.of_no_interest:
                 issue = Issue(kind, schema, arguments, where)
                 begun = [(listener, listener.begin(issue)) for listener in _listeners]
@@ -211,11 +244,16 @@ def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
             raise
         finally:
             inside.works = None
-        if not kind.functional:
-            works = _works(result)
-        for listener, thing in begun:
-            if thing is not None:
-                listener.issued(thing, result, works)
+        if begun:
+            try:
+                works = works if kind.functional else _works(result)
+            except Exception as error:
+                for listener, _ in begun:
+                    listener.tap_failed(error)
+            else:
+                for listener, thing in begun:
+                    if thing is not None:
+                        listener.issued(thing, result, works)
         return result
 
     return kernel
@@ -224,6 +262,7 @@ def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
 def _waiting(overload: Any) -> Callable[..., Any]:
     after, redispatch = _after(), overload.redispatch
 
+    @_uncompiled
     def kernel(keyset: Any, tensor: Tensor) -> Any:
         try:
             result = redispatch(keyset & after, tensor)
@@ -248,10 +287,7 @@ def _works(result: Any) -> list[Any]:
     boxed = result[-1] if isinstance(result, tuple) and result else result
     if not isinstance(boxed, torch.ScriptObject):
         return []
-    try:
-        work = torch.distributed.Work.unbox(boxed)
-    except (RuntimeError, TypeError):
-        return []
+    work = torch.distributed.Work.unbox(boxed)
     return [] if work is None else [work]
 
 
@@ -269,6 +305,7 @@ def _is_real(arguments: dict[str, Any]) -> bool:
 
 
 def _wait(original: Any) -> Callable[..., Any]:
+    @_uncompiled
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         before, inside.waiting = inside.waiting, True
         try:
@@ -287,6 +324,7 @@ def _wait(original: Any) -> Callable[..., Any]:
 
 
 def _ask(original: Any) -> Callable[..., Any]:
+    @_uncompiled
     def is_completed(self: Any) -> Any:
         result = original(self)
         if result:
@@ -298,6 +336,7 @@ def _ask(original: Any) -> Callable[..., Any]:
 
 
 def _take(original: Any) -> Callable[..., Any]:
+    @_uncompiled
     def get_future(self: Any) -> Any:
         for listener in _listeners:
             listener.watched_by_future(self)

@@ -8,6 +8,8 @@ the model plain, then recorded in each way, and the results are compared bit by 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -25,6 +27,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_de
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from layerdiff import Recorder
+from layerdiff.record.collectives import Collectives
 
 CASES: dict[str, Callable[[Tensor, Any], Any]] = {}
 
@@ -228,6 +231,16 @@ def functional_coalesced(x: Tensor, run: Any) -> Any:
 
 
 @case
+def functional_in_place(x: Tensor, run: Any) -> Any:
+    """As a compiler issues it."""
+    y = x.clone()
+    torch.ops._c10d_functional.all_reduce_(y, "sum", run.world.group_name)
+    torch.ops._c10d_functional.wait_tensor(y)
+    y.add_(1)
+    return y
+
+
+@case
 def dtensor_partial_to_replicate(x: Tensor, run: Any) -> Any:
     return DTensor.from_local(x, run.mesh, [Partial()]).redistribute(run.mesh, [Replicate()]).to_local()
 
@@ -343,6 +356,40 @@ def compare(plain: list[Tensor], again: list[Tensor], what: str) -> None:
         assert one.dtype is other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8)), what
 
 
+def compiled(x: Tensor, run: Run, folder: Path) -> None:
+    """A collective inside compiled code, which stays compiled."""
+
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.all_reduce(x * 2, "sum", run.world) + 1
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    graphs = 0
+    model = torch.compile(Doubled(), backend=backend)
+    plain = model(x)
+    with Recorder(folder / f"compiled-{run.rank}.h5", model):
+        compare([plain], [model(x)], "compiled")
+    compare([plain], [model(x)], "compiled, afterwards")
+    assert 1 == graphs, graphs
+
+
+def broken(x: Tensor, folder: Path, rank: int) -> None:
+    """An error of the recorder's own."""
+    begin, end = Collectives._begin, Collectives._end
+    for name in ("_begin", "_end"):
+        with Recorder(folder / f"broken{name}-{rank}.h5"):
+            setattr(Collectives, name, lambda *arguments, **named: 1 / 0)
+            y = x.clone()
+            with contextlib.redirect_stderr(io.StringIO()):
+                dist.all_reduce(y)
+            assert [12, 14, 16, 18] == y.tolist()
+            Collectives._begin, Collectives._end = begin, end  # type: ignore[method-assign]
+
+
 def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
     rank, child = 0, os.fork()  # one import for both
@@ -389,6 +436,8 @@ def main(folder: Path) -> None:
                 pass
             model.inner(y)  # complete, and nobody waited
         left["work"].wait()
+        compiled(x, run, folder)
+        broken(x, folder, rank)
     assert work_methods == dict(vars(dist.Work))
     for operator in ("c10d::allreduce_", "_c10d_functional::all_reduce", "_c10d_functional::wait_tensor"):
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(operator, "BackendSelect")

@@ -89,6 +89,7 @@ EXPECTED: dict[str, tuple[str, list[tuple[list[list[float]], list[list[float]]]]
     "functional_all_to_all": ("all_to_all", [([X[0]], [[1, 2, 11, 12]]), ([X[1]], [[3, 4, 13, 14]])]),
     "functional_broadcast": ("broadcast", [([], [X[1]]), ([X[1]], [X[1]])]),
     "functional_coalesced": ("all_reduce", [([X[0], [1, 2]], [SUM, [12, 14]]), ([X[1], [11, 12]], [SUM, [12, 14]])]),
+    "functional_in_place": ("all_reduce", [([X[0]], [SUM]), ([X[1]], [SUM])]),
     "dtensor_partial_to_replicate": ("all_reduce", [([X[0]], [SUM]), ([X[1]], [SUM])]),
     "dtensor_partial_to_shard": ("reduce_scatter", [([X[0]], [[12, 14]]), ([X[1]], [[16, 18]])]),
     "dtensor_shard_to_replicate": ("all_gather", [([X[0]], [EVERY]), ([X[1]], [EVERY])]),
@@ -296,6 +297,20 @@ def test_a_trace_with_collectives_is_identical_to_itself(folder: Path) -> None:
     assert "IDENTICAL" == layerdiff.compare_traces(same, same).verdict.name
     same = folder / "operators-bfloat16-1.h5"
     assert not layerdiff.compare_traces(same, same).defect
+
+
+def test_inside_compiled_code(folder: Path, recorded: Any) -> None:
+    found = Collectives(recorded, folder / "compiled-1.h5")
+    (call,) = found.calls
+    doubled = [2 * value for value in X[1]]
+    assert ([doubled], [[2 * value for value in SUM]]) == (found.arrays(call, Role.INPUT), found.arrays(call, Role.OUTPUT))
+    assert "all_reduce" in found.trace.detail(call)["schema"]
+
+
+@pytest.mark.parametrize("name", ["_begin", "_end"])
+def test_an_error_of_the_recorder_stays_its_own(folder: Path, recorded: Any, name: str) -> None:
+    trace = recorded(folder / f"broken{name}-0.h5")
+    assert (False, "ZeroDivisionError: division by zero") == (trace.file.complete, trace.meta["incomplete"])
 
 
 # under a launcher

@@ -8,6 +8,8 @@ from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, ratio
+from layerdiff.rows.placement_words import ranks_text
+from layerdiff.rows.ranks import values_of
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.values import index_text, pairs_of, shape_of
@@ -43,6 +45,7 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
         if not (np.isnan(measured) and np.isnan(allowed)):
             rule = visible(texts[int(sites["rule"][row])] or "")
             lines.append(_measured(_known(measured), _known(allowed), rule, width))
+    lines += _ranks(rows, row)
     end = int(rows.tree.end[place])
     if end > place + 1:
         lines.append(_inside(rows, place + 1, end, width))
@@ -97,6 +100,19 @@ def _fold(rows: Rows, index: int, width: int) -> list[Line]:
         lines.append(line(("rel L2  ", Tone.DIM), spread, (f"  largest at {where}", Tone.DIM)))
     lines.append(_inside(rows, int(members[0]), int(rows.tree.end[members[-1]]), width))
     return lines
+
+
+def _ranks(rows: Rows, row: int) -> list[Line]:
+    """How ranks make up the value that is most worth a look: one that a rank is off in, else the first result."""
+    values = values_of(rows.comparison, rows.placements, row)
+    if not values:
+        return []
+    value = next((value for value in values if value.off or value.agree is False), values[0])
+    off = ranks_text(value) or ("replicas differ" if value.agree is False else "")
+    what = f"{visible(value.position)} {visible(value.name)}"
+    return [
+        line(("ranks     ", Tone.DIM), (f"✗ {off}  " if off else "", Tone.NOTICE), what, ("  r", Tone.ACCENT), (" shows each", Tone.DIM))
+    ]
 
 
 def _inside(rows: Rows, place: int, end: int, width: int) -> Line:

@@ -23,6 +23,7 @@ from layerdiff.rows.outline import Lines, Outline
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.tree import tree_of
 from layerdiff.saved.comparison import Comparison
+from layerdiff.saved.placements import Placements
 from layerdiff.trace.schema import CallKind
 
 _INDENT: Final = 2
@@ -44,6 +45,7 @@ class Rows:
 
     def _replace(self, comparison: Comparison) -> None:
         self.comparison = comparison
+        self._placements: Placements | None = None
         self.tree = tree_of(comparison.sites["parent"])
         self.seen: Judged = judged(comparison, self.tree)
         self.names = Names(comparison, self.tree)
@@ -57,6 +59,7 @@ class Rows:
             self._replace(comparison)
         else:
             self.comparison = comparison
+            self._placements = None
             self.seen = judged(comparison, self.tree)
             self.names = Names(comparison, self.tree)
             self._outline.judge(comparison, self.seen, self.names)
@@ -72,6 +75,13 @@ class Rows:
             top = inner[0] if len(inner) == 1 else -1
         for place in list(self.seen.origin_at)[:_OPENED_AT_FIRST]:
             self._outline.reveal(place)
+
+    @property
+    def placements(self) -> Placements:
+        """How ranks make up the values of each site."""
+        if self._placements is None:
+            self._placements = Placements(self.comparison)
+        return self._placements
 
     # what is on view
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 from textual.pilot import Pilot
 
 from layerdiff.compare import compare_traces
+from layerdiff.errors import TraceError
 from layerdiff.rows.table import Rows
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
@@ -73,6 +75,46 @@ async def test_from_the_values() -> None:
         await settled(pilot)
         assert isinstance(app.screen, RanksScreen)
         assert "✗ rank 2" in painted(app)
+
+
+async def test_the_first_screen_says_that_there_are_ranks() -> None:
+    app = LayerdiffApp(four_ranks())
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        assert "r ranks" in painted(app).splitlines()[-1]
+    app = LayerdiffApp(four_ranks())
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("n")
+        await settled(pilot)
+        said = "ranks     ✗ rank 2 alone is off: 3.00e-1, the others up to 1.30e-7  out sharded along 2, contiguous  r shows each"
+        assert said in painted(app)
+    app = LayerdiffApp(comparison(layers=4))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert "ranks" not in painted(app)
+
+
+async def test_that_reading_takes_long_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    go_on = Event()
+
+    def slow(meetings: object, comparison: Comparison, traces: Traces) -> None:
+        go_on.wait(20)
+        raise TraceError("too late")
+
+    monkeypatch.setattr("layerdiff.tui.screens.ranks._SOON_S", 0.05)
+    monkeypatch.setattr("layerdiff.rows.meetings.Meetings.__init__", slow)
+    made = four_ranks()
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        row = next(row for row, text in enumerate(made.sites["site"]) if made.texts[int(text)] == Q_PROJ)
+        app.push_screen(RanksScreen(Rows(made), row, Traces()))
+        await pilot.pause(0.4)
+        assert "reading the collectives from the traces of all ranks" in painted(app)
+        assert "✗ rank 2" in painted(app)
+        go_on.set()
+        await settled(pilot)
+        assert "too late" in painted(app)
 
 
 async def test_one_process_has_no_ranks() -> None:

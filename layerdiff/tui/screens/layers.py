@@ -180,6 +180,8 @@ class LayersScreen(Screen[None]):
         self.comparison = comparison
         self.rows = Rows(comparison, width=max(10, self.app.size.width - 3))
         self._profiles = list(dict.fromkeys([str(comparison.profile.get("name", "strict")), "strict", "relaxed"]))
+        if len(comparison.target.files) > 1:
+            self.query_one(KeyBar).promote("ranks", "ranks")
         origins = self.rows.origin_rows()
         self._touched = bool(origins)
         cursor = self.rows.find(origins[0]) if origins else 0

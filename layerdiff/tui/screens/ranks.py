@@ -23,11 +23,14 @@ from layerdiff.rows.section import said
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
-from layerdiff.saved.placements import PlacedValue, Placements
+from layerdiff.saved.placements import PlacedValue
 from layerdiff.tui.actions import RANKS_ACTIONS, Action
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
+
+_SOON_S = 0.5
+"""Before that nothing is said of how long reading takes."""
 
 
 def open_ranks(screen: Screen[Any], rows: Rows, row: int | None, traces: Traces) -> None:
@@ -84,9 +87,10 @@ class RanksScreen(Drilled):
         self._reading = Lock()
         self._verdicts: dict[tuple[str, int, int], int] = {}
         self._values: list[PlacedValue] = []
+        self._slow = False
         self._met: list[Meeting] | str | None = None
         self._rows, self.row, self._traces = rows, row, traces
-        self._placements = Placements(rows.comparison)
+        self._placements = rows.placements
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
@@ -101,7 +105,8 @@ class RanksScreen(Drilled):
 
     def _show(self, row: int) -> None:
         self.row = row
-        self._met = None
+        self._met, self._slow = None, False
+        self.set_timer(_SOON_S, lambda: self._say_that_it_takes_long(row))
         comparison = self._rows.comparison
         name = self._rows.names.full(int(self._rows.tree.place_of[row]))
         values = values_of(comparison, self._placements, row)
@@ -121,10 +126,17 @@ class RanksScreen(Drilled):
         met: list[Line] = []
         if isinstance(self._met, str):
             met = said("  ∅", Tone.UNKNOWN, f"collectives are read from the traces: {visible(self._met)}", width)
+        elif self._met is None and self._slow:
+            met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM), ("   esc leaves", Tone.ACCENT))]
         elif self._met:
             outer = comparison.texts[int(comparison.sites["site"][self.row])] or ""
             met = meeting_lines(self._met, self._verdicts, width, outer=outer)
         return [*(lines or nothing_lines(comparison, width)), *([line()] if met else []), *met]
+
+    def _say_that_it_takes_long(self, row: int) -> None:
+        if self._met is None and row == self.row:
+            self._slow = True
+            self._words(from_top=False)
 
     @work(thread=True, exclusive=True, group="met", exit_on_error=False)
     def _meet(self, row: int) -> None:
@@ -143,7 +155,7 @@ class RanksScreen(Drilled):
 
     def on_ranks_screen_met(self, message: Met) -> None:
         """Show them below the values."""
-        if message.row == self.row and message.found:
+        if message.row == self.row:
             self._met = message.found
             self._words(from_top=False)
 

@@ -22,6 +22,15 @@ class KeyBar(LinesView):
         self._actions = actions
         self._targets: list[tuple[int, int, str]] = []
 
+    def promote(self, name: str, short: str) -> None:
+        """Show an action that matters here, and not everywhere, behind the first few."""
+        chosen = [action._replace(short=short) for action in self._actions if action.name == name]
+        others = [action for action in self._actions if action.name != name]
+        shown = [i for i, action in enumerate(others) if action.short]
+        at = shown[2] + 1 if len(shown) > 2 else len(others)
+        self._actions = [*others[:at], *chosen, *others[at:]]
+        self.refresh()
+
     def lines_at(self, width: int) -> Sequence[Line]:
         """The keys that fit; help and leaving are always there."""
         last = [("?", "help", "screen.help"), ("q", "quit", "app.quit")]

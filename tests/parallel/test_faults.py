@@ -42,8 +42,7 @@ def origins(comparison: Comparison) -> set[Found]:
     return {(origin.site, origin.cause) for origin in comparison.origins}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "dtype"), [(2, "float32"), (4, "float32"), (4, "bfloat16")])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, processes: Processes, tmp_path: Path) -> None:
     case, found = FAULTS[name]

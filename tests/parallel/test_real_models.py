@@ -1,0 +1,92 @@
+"""Models that libraries cut over ranks: transformers' own plans, and those of torch.distributed.tensor.parallel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from captures.processes import Processes
+from layerdiff.compare import compare_traces
+from layerdiff.saved.comparison import Comparison
+from tests.parallel import real_models
+from tests.parallel.expected import REPLICATED, Rule, along, expected, placements
+
+DTYPES = [torch.float32, torch.bfloat16]
+BLOCKS = "2 blocks, each contiguous"
+
+BY_TP_PLAN: list[Rule] = [
+    ("model.embed_tokens", "weight", along(0)),
+    ("lm_head", "weight", along(0)),
+    ("*.self_attn", "out[[]1]", along(1)),  # probabilities, by head
+    ("*.self_attn.[qkv]_proj", "weight", along(0)),
+    ("*.self_attn.[qkv]_proj", "out", along(2)),
+    ("*.self_attn.[qk]_norm", "weight", REPLICATED),
+    ("*.self_attn.[qk]_norm", "*", along(2)),  # heads
+    ("*.o_proj", "in[[]0]", along(2)),
+    ("*.o_proj", "weight", along(1)),
+    ("*.mlp.gate_proj", "weight", along(0)),
+    ("*.mlp.up_proj", "weight", along(0)),
+    ("*.mlp.gate_proj", "out", along(2)),
+    ("*.mlp.up_proj", "out", along(2)),
+    ("*.mlp.act_fn", "*", along(2)),
+    ("*.mlp.down_proj", "in[[]0]", along(2)),
+    ("*.mlp.down_proj", "weight", along(1)),
+    ("*.experts", "gate_up_proj", along(1, BLOCKS)),
+    ("*.experts", "down_proj", along(2)),
+    ("*.experts.act_fn", "*", along(1)),
+    ("*", "*", REPLICATED),
+]
+BY_TORCH: list[Rule] = [
+    ("embed", "weight", along(0)),
+    ("head", "weight", along(0)),
+    ("head", "bias", along(0)),
+    ("*.up_proj", "weight", along(0)),
+    ("*.up_proj", "bias", along(0)),
+    ("*.up_proj", "out", along(2)),
+    ("*.act", "*", along(2)),
+    ("*.down_proj", "in[[]0]", along(2)),
+    ("*.down_proj", "weight", along(1)),
+]
+BETWEEN: list[Rule] = [
+    ("*", "weight", REPLICATED),
+    ("*", "bias", REPLICATED),
+    ("embed", "out", along(1)),
+    ("blocks.*.up_proj", "in*", REPLICATED),
+    ("blocks.*", "*", along(1)),
+]
+
+
+def nothing_is_found(comparison: Comparison) -> None:
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_by_the_plan_of_transformers(family: str, dtype: torch.dtype, size: int, processes: Processes, tmp_path: Path) -> None:
+    reference = real_models.save_and_record(family, tmp_path, dtype)
+    processes.run(real_models.record_by_tp_plan, tmp_path, size=size)
+    comparison = compare_traces(reference, tmp_path / "target")
+    nothing_is_found(comparison)
+    found = placements(comparison)
+    if "flip" in [notice.kind for notice in comparison.notices]:  # then experts are given other tokens
+        found = {(site, value): where for (site, value), where in found.items() if not site.endswith("experts.act_fn")}
+    assert {key: expected(BY_TP_PLAN, *key) for key in found} == found
+    assert len(found) > 70
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_by_a_plan_of_torch(sequence: bool, dtype: torch.dtype, size: int, processes: Processes, tmp_path: Path) -> None:
+    reference = real_models.record_stack(tmp_path, dtype)
+    processes.run(real_models.record_by_torch_plan, tmp_path, dtype, sequence, size=size)
+    comparison = compare_traces(reference, tmp_path / "target")
+    nothing_is_found(comparison)
+    rules = [*BY_TORCH, *(BETWEEN if sequence else []), ("*", "*", REPLICATED)]
+    found = placements(comparison)
+    assert {key: expected(rules, *key) for key in found} == found
+    assert len(found) > 35

@@ -198,7 +198,8 @@ class Collectives:
             self._end(collective, None)  # complete in the order of the current stream
             return
         collective.works = list(works)
-        self._calls.writing.add(collective)
+        if collective.described["async"]:  # else the caller waits before anything else of this thread runs
+            self._calls.writing.add(collective)
         if kind.functional and kind.gets is not None:
             collective.versions = []  # torch counts this write after the operator returned
         self._open.append(collective)

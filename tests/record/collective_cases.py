@@ -436,6 +436,10 @@ def main(folder: Path) -> None:
                 pass
             model.inner(y)  # complete, and nobody waited
         left["work"].wait()
+        with Recorder(folder / f"steps-{rank}.h5", model := Case("all_reduce", run), steps="1:"):
+            for _ in range(3):
+                model(x)
+            dist.all_reduce(x.clone())
         compiled(x, run, folder)
         broken(x, folder, rank)
     assert work_methods == dict(vars(dist.Work))

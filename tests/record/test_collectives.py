@@ -299,6 +299,12 @@ def test_a_trace_with_collectives_is_identical_to_itself(folder: Path) -> None:
     assert not layerdiff.compare_traces(same, same).defect
 
 
+def test_a_step_that_is_left_out_is_counted(folder: Path, recorded: Any) -> None:
+    found = Collectives(recorded, folder / "steps-0.h5")
+    calls = found.trace.column("step")
+    assert [(1, 1), (2, 2)] == [(calls[call], found.trace.detail(call)["sequence"]) for call in found.calls]
+
+
 def test_inside_compiled_code(folder: Path, recorded: Any) -> None:
     found = Collectives(recorded, folder / "compiled-1.h5")
     (call,) = found.calls

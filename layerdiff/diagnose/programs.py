@@ -130,7 +130,7 @@ def notices_of_programs(found: Sequence[Found], sites: Columns, texts: Texts) ->
         key = (one.local.kind, site)
         kinds[key] = kinds.get(key, 0) + 1
         if kinds[key] == 1:
-            made.append(Notice(one.local.kind, f"{site}: {one.local.statement}", site))
+            made.append(Notice(one.local.kind, f"{site or 'the root'}: {one.local.statement}", site))
     return (*made, *_not_judged(sites, texts))
 
 

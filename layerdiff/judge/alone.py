@@ -1,6 +1,7 @@
 """One trace of many ranks as a table of sites without a reference: a row for every module call and every collective of every rank.
 
-There are no pairs of values: what decides a row is what the ranks say of each other, kept in the exact columns as for operators.
+Other operators have a row only where something is said of them. There are no pairs of values: what decides a row is what the ranks
+say of each other, kept in the exact columns as for operators.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
 
-_UNKNOWN = Outcome(Verdict.NOT_COMPARABLE, "its rank is another file's too: a child of that process")
+_UNKNOWN = Outcome(Verdict.NOT_COMPARABLE, "nothing of another rank to hold it against")
 
 
 def ranks_alone(files: Sequence[TraceFile]) -> tuple[dict[str, NDArray[Any]], Columns, Texts, list[Found]]:
     """Sites, pairs (none), texts, and what was found of the files of one trace."""
-    tables = Tables()
-    row_of: dict[tuple[int, int], int] = {}
-    for number, file in enumerate(files):
-        _add_file(tables, file, number, row_of)
-    sites, pairs = tables.columns()
     checked = check_collectives(files)
     replicas, of_replicas = check_replicas(files)
     told, outcomes = [*checked.told, *checked.backend, *of_replicas], {**replicas, **checked.outcomes}
+    tables = Tables()
+    row_of: dict[tuple[int, int], int] = {}
+    for number, file in enumerate(files):
+        _add_file(tables, file, number, {one.call for one in told if one.file == number}, row_of)
+    sites, pairs = tables.columns()
     for at, row in row_of.items():
         outcome = outcomes.get(at, _UNKNOWN)
         sites["exact"][row] = int(Verdict.ORDER_CONSISTENT if outcome.verdict in FINDING else outcome.verdict)
@@ -48,11 +49,13 @@ def ranks_together(files: Sequence[TraceFile]) -> list[Told]:
     return [*collective_findings(files), *check_replicas(files)[1]]
 
 
-def _add_file(tables: Tables, file: TraceFile, number: int, row_of: dict[tuple[int, int], int]) -> None:
+def _add_file(tables: Tables, file: TraceFile, number: int, named: set[int], row_of: dict[tuple[int, int], int]) -> None:
     calls, described, texts = file.calls, calls_of(file), tables.texts
     kinds = np.asarray(calls.kind)
     operators, handed = interned(texts, file, calls.operator), handed_state(file)
-    for call in np.flatnonzero((kinds == CallKind.MODULE) | (kinds == CallKind.COLLECTIVE)).tolist():
+    wanted = (kinds == CallKind.MODULE) | (kinds == CallKind.COLLECTIVE)
+    wanted[list(named)] = True
+    for call in np.flatnonzero(wanted).tolist():
         above = int(calls.parent[call])
         row_of[number, call] = len(tables.sites)
         tables.sites.append(

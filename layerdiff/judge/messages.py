@@ -29,7 +29,9 @@ def unmatched_messages(
     """
     sends: dict[_Way, list[Issued]] = {}
     receives: dict[_Way, list[Issued]] = {}
-    outcomes: dict[tuple[int, int], Outcome] = {}
+    outcomes: dict[tuple[int, int], Outcome] = {
+        (one.file, one.call): Outcome(Verdict.NOT_COMPARABLE, "it did not finish") for one in calls if one.ended != "finished"
+    }
     found: list[tuple[Issued, Outcome, str]] = []
     for one in calls:
         if one.operator == "c10d.send":
@@ -43,7 +45,7 @@ def unmatched_messages(
             outcomes[send.file, send.call] = outcomes[receive.file, receive.call] = outcome
             if outcome.verdict == Verdict.DEFECT:
                 found.append((receive, outcome, "collective-mismatch"))
-        left = given[len(taken) :] or taken[len(given) :]
+        left = [one for one in given[len(taken) :] or taken[len(given) :] if one.ended == "finished"]  # what failed or hung is said itself
         if left:
             outcome, is_fault = _alone(left[0], way, len(left), there, cut_short)
             for one in left:
@@ -54,9 +56,8 @@ def unmatched_messages(
 
 
 def _held(send: Issued, receive: Issued, files: Sequence[TraceFile]) -> Outcome:
-    for one in (send, receive):
-        if one.ended != "finished" and one is receive:
-            return Outcome(Verdict.NOT_COMPARABLE, f"the receive on rank {one.rank} did not finish")
+    if receive.ended != "finished":
+        return Outcome(Verdict.NOT_COMPARABLE, f"the receive on rank {receive.rank} did not finish")
     if len(send.inputs) != len(receive.outputs):
         return Outcome(Verdict.NOT_COMPARABLE, "not all of it was recorded")
     try:

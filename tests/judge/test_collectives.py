@@ -366,6 +366,8 @@ def test_what_is_sent_is_received(tmp_path: Path) -> None:
 
     assert [] == told(record(tmp_path / "right", 2, write))
     assert "no receive on rank 1" in only(record(tmp_path / "lost", 2, lambda rank: write(rank, receives=False))).local.statement
+    hung = record(tmp_path / "hung", 2, lambda rank: rank.issue("recv", [], [], source=1 - rank.rank, finished=False) and None)
+    assert ["collective-not-waited"] == [one.local.kind for one in told(hung)]
     changed = only(record(tmp_path / "changed", 2, lambda rank: write(rank, other=True))).local
     assert ("collective-mismatch", [1]) == (changed.cause, changed.evidence["ranks"])
     assert "in 8 of 8 elements" in changed.statement
@@ -458,6 +460,22 @@ def test_a_value_used_before_its_collective_was_complete(tmp_path: Path) -> None
     (origin,) = check_ranks(record(tmp_path / "t", 2, write)).origins
     assert ("collective-not-waited", "layers.0.act", True) == (origin.cause, origin.site, origin.defect)
     assert "uses the result of layers.0/c10d.all_reduce#0 (number 0 of group 0) before anybody waited for it" in origin.statement
+
+
+def test_an_operator_that_used_it_has_a_row_of_its_own(tmp_path: Path) -> None:
+    from layerdiff.trace.schema import CallKind, CallRow, CallStatus
+
+    def write(rank: Rank) -> None:
+        zero = np.zeros(4, np.float32)
+        call = rank.issue("all_reduce", [zero], [zero], op="sum")
+        for name, detail in (("mul", f'{{"used_pending": [{{"call": {call}, "group": "0", "sequence": 0}}]}}'), ("add", "{}")):
+            row = CallRow(CallKind.OPERATOR, "layers.0", operator=f"aten.{name}.Tensor", root=rank.root, parent=rank.top, detail=detail)
+            rank.writer.end_call(rank.writer.begin_call(row), CallStatus.RETURNED)
+
+    checked = check_ranks(record(tmp_path / "t", 2, write))
+    (origin,) = checked.origins
+    assert ("layers.0/aten.mul.Tensor#0", None) == (origin.site, origin.rank)
+    assert 1 == int(np.count_nonzero(checked.sites["kind"] == CallKind.OPERATOR))
 
 
 def test_a_use_that_was_only_lucky_is_said_and_is_no_defect(tmp_path: Path) -> None:

@@ -84,7 +84,9 @@ def title_lines(comparison: Comparison, row: int, name: str, values: Sequence[Pl
     elif any(value.agree is False for value in values):
         note = [("  ✗ ", _odd_tone(comparison, row)), ("ranks that should hold the same differ", _odd_tone(comparison, row))]
     else:
-        note = [("  = ", Tone.SAME), ("no rank stands out", Tone.DIM)] if len(ranks) > 1 else []
+        fault = _odd_tone(comparison, row) is not Tone.NOTICE
+        alike = [("  no rank alone is off", Tone.DIM)] if fault else [("  = ", Tone.SAME), ("no rank stands out", Tone.DIM)]
+        note = alike if len(ranks) > 1 else []
     second = line((f" {counted}", Tone.DIM), *note)
     return [line((f" {text}", Tone.TITLE), gap, (right, shown.tone)).clipped(width), second.clipped(width)]
 
@@ -132,7 +134,7 @@ def _same_on_all(values: Sequence[PlacedValue], widths: _Widths, width: int) -> 
             ("  ", Tone.PLAIN),
             (name, Tone.PLAIN),
             (f"{shape} ", Tone.DIM),
-            (_bar(error, widths.bar), Tone.WITHIN),
+            (_bar(error, widths.bar), Tone.PLAIN),
             (f" {fit(_figure(error), _FIGURE, align='right')}", Tone.PLAIN),
         )
 
@@ -224,7 +226,7 @@ def _row(value: PlacedValue, parts: Sequence[Part], cells: Cells, widths: _Width
     else:
         body, held = row_of_rank(None, first.rank, cells, widths.map), "whole"
     error = first.error
-    bar_tone = odd or (Tone.WITHIN if error > 0 else Tone.DIM)
+    bar_tone = odd or (rank_tone(first.rank) if len(parts) == 1 else Tone.PLAIN)
     return line(
         ("  " if odd is None else "✗ ", odd or Tone.PLAIN),
         (fit(label, _LABEL), label_tone),

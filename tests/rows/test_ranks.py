@@ -145,6 +145,22 @@ def test_its_tone_is_that_of_a_fault_only_where_the_site_is_one() -> None:
     assert [Tone.FAULT, Tone.NOTICE] == [tone(four_ranks()), tone(four_ranks(faults={}))]
 
 
+def test_where_all_ranks_are_off_none_is_blamed() -> None:
+    text = lines_of(four_ranks(q_proj=[0.3, 0.4, 0.3, 0.3]), f"{ATTENTION}.q_proj")
+    assert " 4 ranks, 1 value  no rank alone is off" == text[1]
+    assert not [one for one in text if one.startswith("✗")]
+
+
+def test_values_that_are_the_same_on_every_rank_take_a_row_each() -> None:
+    made = four_ranks()
+    embed, norm = (row_of(made, site) for site in ("model.embed_tokens", f"{LAYER}.input_layernorm"))
+    pairs = {**made.pairs, "site": np.where(made.pairs["site"] == norm, embed, made.pairs["site"])}
+    text = lines_of(replace(made, pairs=pairs), "model.embed_tokens", 80)
+    assert " 4 ranks, 2 values  = no rank stands out" == text[1]
+    assert "── replicated ── 2 values, the same bits on every rank " == text[2].rstrip("─")
+    assert [["out", "[1,", "128,", "512]", "0"], ["out", "[1,", "128,", "512]", "█", "1.00e-7"]] == [one.split() for one in text[3:5]]
+
+
 def test_replicas_that_agree_take_one_row() -> None:
     text = lines_of(four_ranks(), f"{LAYER}.input_layernorm")
     assert "= no rank stands out" in text[1]

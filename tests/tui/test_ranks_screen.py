@@ -202,6 +202,25 @@ async def test_collectives_come_below_the_values(tmp_path: Path) -> None:
         assert "layers.0" in painted(app) and "collectives" not in painted(app)
 
 
+async def test_a_sum_that_nothing_inside_adds_up_is_said(tmp_path: Path) -> None:
+    ones = np.arange(24, dtype=np.float32).reshape(4, 6)
+    alone = Rank(tmp_path / "reference", 0, 1)
+    alone.module("fc", "Linear", ones, ones)
+    alone.close()
+    for number in range(2):
+        rank = Rank(tmp_path / "target", number, 2)
+        rank.module("fc", "Linear", ones, ones * (0.75 if number else 0.25))
+        rank.issue("all_reduce", [ones], [ones], op="sum", module="")
+        rank.close()
+    made = compare_traces(tmp_path / "reference" / "rank00000.h5", tmp_path / "target")
+    app = LayerdiffApp(made)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot, made, "fc")
+        text = painted(app)
+        assert "partial: the ranks add up to it" in text
+        assert "◇  no collective was issued inside this call: the parts of the sum are added up elsewhere, or nowhere" in text
+
+
 async def test_traces_that_are_gone_are_said_below_the_values(tmp_path: Path) -> None:
     made = communicating(tmp_path)
     (tmp_path / "target" / "rank00001.h5").unlink()

@@ -15,6 +15,7 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from layerdiff.errors import LayerdiffError
+from layerdiff.judge.tables import Placing
 from layerdiff.rows.cells import visible
 from layerdiff.rows.meeting_lines import meeting_lines
 from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
@@ -128,6 +129,9 @@ class RanksScreen(Drilled):
             met = said("  ∅", Tone.UNKNOWN, f"collectives are read from the traces: {visible(self._met)}", width)
         elif self._met is None and self._slow:
             met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM), ("   esc leaves", Tone.ACCENT))]
+        elif self._met == [] and self._meetings and any(value.kind is Placing.PARTIAL for value in self._values):
+            told = "no collective was issued inside this call: the parts of the sum are added up elsewhere, or nowhere"
+            met = said("  ◇", Tone.NOTICE, told, width)
         elif self._met:
             outer = comparison.texts[int(comparison.sites["site"][self.row])] or ""
             met = meeting_lines(self._met, self._verdicts, width, outer=outer)

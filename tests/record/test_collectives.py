@@ -17,6 +17,7 @@ import pytest
 
 import layerdiff
 from layerdiff.trace.reader import open_trace
+from layerdiff.trace.recover import recover
 from layerdiff.trace.schema import CallKind, CallStatus, Role
 
 X = [1.0, 2.0, 3.0, 4.0], [11.0, 12.0, 13.0, 14.0]
@@ -317,6 +318,47 @@ def test_inside_compiled_code(folder: Path, recorded: Any) -> None:
 def test_an_error_of_the_recorder_stays_its_own(folder: Path, recorded: Any, name: str) -> None:
     trace = recorded(folder / f"broken{name}-0.h5")
     assert (False, "ZeroDivisionError: division by zero") == (trace.file.complete, trace.meta["incomplete"])
+
+
+# a process that is killed while it waits
+
+WAITS = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from layerdiff import Recorder
+folder = sys.argv[1]
+child = os.fork()
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0 if child else 1, world_size=2)
+class Waits(nn.Module):
+    def forward(self, x):
+        y = x.clone()
+        dist.all_reduce(y)  # the other one never does
+        return y
+if not child:
+    with Recorder(f"{folder}/waits.h5"):
+        Waits()(torch.ones(2))
+ends = time.monotonic() + 20
+while time.monotonic() < ends:
+    try:
+        if '"finished' in open(f"{folder}/waits.h5.journal").read().replace(chr(92), ""):
+            break
+    except FileNotFoundError:
+        pass
+    time.sleep(0.02)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+def test_a_journal_tells_what_a_killed_process_waited_for(tmp_path: Path, recorded: Any) -> None:
+    run([sys.executable, "-c", WAITS, str(tmp_path)], tmp_path)
+    found = Collectives(recorded, recover(tmp_path / "waits.h5.part"))
+    (call,) = found.calls
+    detail = found.trace.detail(call)
+    assert (CallStatus.UNFINISHED, False, [0, 1]) == (found.trace.status(call), detail["finished"], detail["group"]["ranks"])
+    assert ([[1.0, 1.0]], []) == (found.arrays(call, Role.INPUT), found.arrays(call, Role.OUTPUT))
 
 
 # under a launcher

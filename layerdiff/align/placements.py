@@ -135,6 +135,8 @@ def infer(reference: Array, parts: Sequence[Array], likely: str | None = None) -
 
 def _uniform(reference: Array, dim: int) -> bool:
     """Whether a value is the same at every place of a dimension, as what is broadcast is."""
+    if reference.shape[dim] == 0:
+        return False
     first = np.take(reference, [0], axis=dim)
     return bool(np.all((reference == first) | ((reference != reference) & (first != first))))
 
@@ -229,7 +231,7 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: str | N
         ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(readings)), key=lambda one: one[:2]
     )
     best = scored[0] if scored else None
-    if (best is None or not best[0] < _FITS) and reference.dtype.kind == "f":
+    if (best is None or not best[0] < _FITS) and reference.dtype.kind == "f" and any(sizes):
         matched = _matched(reference, parts, dim)
         if matched is not None:
             error = _sharded_error(reference, parts, dim, matched)
@@ -253,6 +255,8 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: str | N
 def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:
     """Every regular reading of parts of these sizes along a dimension of `size`, the plain one first."""
     ranks, total, equal = len(sizes), sum(sizes), len(set(sizes)) == 1
+    if size == 0 or total == 0:
+        return
     part = sizes[0]
     places = np.arange(size, dtype=np.intp)
     edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -334,6 +338,8 @@ def matched_places(reference: Array, part: Array, dim: int) -> NDArray[np.intp] 
     size = reference.shape[dim]
     if size > _MATCHED or part.shape[dim] > _MATCHED or reference.size == 0:
         return None
+    if part.size == 0:
+        return np.empty(0, np.intp)
     inner = reference.size // size
     random = np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
 

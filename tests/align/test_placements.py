@@ -1,0 +1,312 @@
+"""How parts of many ranks are read as one tensor: each reading on numbers that allow no other, and what is said where they do not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import PAD, by_shapes, infer, infer_both
+
+Array = NDArray[Any]
+Held = list[list[int]]
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def cut(whole: Array, held: Held, dim: int = 0, padding: float = 0.0) -> list[Array]:
+    """What ranks hold that have these places; padding where a place is PAD."""
+    parts = []
+    for at in (np.array(one, np.intp) for one in held):
+        part = np.take(whole, np.maximum(at, 0), axis=dim)
+        np.moveaxis(part, dim, 0)[at == PAD] = padding
+        parts.append(part)
+    return parts
+
+
+def positions(placement: Any) -> Held:
+    return [at.tolist() for at in placement.positions]
+
+
+READINGS: dict[str, tuple[int, Held]] = {
+    "contiguous": (8, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+    "strided": (9, [[0, 3, 6], [1, 4, 7], [2, 5, 8]]),
+    "zigzag": (8, [[0, 1, 6, 7], [2, 3, 4, 5]]),
+    "2 blocks, each contiguous": (12, [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]),
+    "3 blocks, each contiguous": (12, [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]),
+    "4 blocks, each contiguous": (16, [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
+    "contiguous from the last rank": (6, [[4, 5], [2, 3], [0, 1]]),
+    "contiguous, each part on 2 ranks in a row": (6, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]),
+    "contiguous, each part on every 2th rank": (6, [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5]]),
+    "contiguous, padded at the end": (7, [[0, 1], [2, 3], [4, 5], [6, PAD]]),
+    "contiguous, 3 places a rank, each part padded": (5, [[0, 1, 2, PAD], [3, 4, PAD, PAD]]),
+    "contiguous, 2 places a rank, each part padded": (5, [[0, 1, PAD, PAD], [2, 3, 4, PAD]]),
+}
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("name", READINGS)
+def test_each_reading_is_told_by_its_numbers(name: str, dim: int) -> None:
+    size, held = READINGS[name]
+    whole = np.moveaxis(numbers(size, 3, 5), 0, dim)
+    parts = cut(whole, held, dim)
+    placement = infer(whole, parts)
+    assert ("sharded", dim, f"sharded along {dim}, {name}", ()) == (placement.kind, placement.dim, placement.name, placement.also)
+    assert held == positions(placement)
+    assert 0.0 == placement.error
+    assert 0 == placement.missing
+    assert np.array_equal(whole, placement.joined(parts, whole.shape))
+    for rank, part in enumerate(parts):
+        assert np.array_equal(part, placement.part(whole, rank))
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_rounding_changes_no_reading(name: str) -> None:
+    size, held = READINGS[name]
+    whole = numbers(size, 16)
+    parts = [part * (1 + 2.0**-8 * numbers(*part.shape, seed=rank)) for rank, part in enumerate(cut(whole, held))]
+    assert held == positions(infer(whole, parts))
+
+
+def test_parts_of_unequal_size_are_contiguous() -> None:
+    whole, held = numbers(7, 3), [[0, 1, 2], [3, 4, 5, 6], []]
+    placement = infer(whole, cut(whole, held))
+    assert "sharded along 0, contiguous" == placement.name
+    assert held == positions(placement)
+
+
+def test_what_padding_holds_does_not_matter() -> None:
+    whole, held = numbers(7, 3), READINGS["contiguous, padded at the end"][1]
+    parts = cut(whole, held, padding=1e9)
+    placement = infer(whole, parts)
+    assert held == positions(placement)
+    assert np.array_equal(whole, placement.joined(parts, whole.shape))
+
+
+def test_fused_blocks_of_unequal_size_are_matched() -> None:
+    # 8 rows of queries, 4 of keys, 4 of values; half of each on a rank
+    whole, held = numbers(16, 6), [[0, 1, 2, 3, 8, 9, 12, 13], [4, 5, 6, 7, 10, 11, 14, 15]]
+    placement = infer(whole, cut(whole, held))
+    assert held == positions(placement)
+    said = "sharded along 0, matched by its numbers: rank 0 holds [0, 4), [8, 10), [12, 14); rank 1 holds [4, 8), [10, 12), [14, 16)"
+    assert said == placement.name
+    assert "" == placement.reading
+
+
+def test_matched_parts_that_lie_on_two_ranks_and_places_on_none_are_said() -> None:
+    whole = numbers(8, 6)
+    placement = infer(whole, cut(whole, [[1, 2, 3], [1, 2, 3]]))
+    assert placement.name.endswith("rank 1 holds [1, 4), some twice, 5 places on no rank")
+    assert 1 == placement.missing  # of those up to the last that is held
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dim=st.integers(0, 2),
+    ranks=st.integers(2, 4),
+    chunk=st.integers(1, 3),
+    how=st.sampled_from(["contiguous", "strided", "zigzag", "blocks"]),
+    seed=st.integers(0, 99),
+)
+def test_regular_parts_of_any_size_are_found_and_joined(dim: int, ranks: int, chunk: int, how: str, seed: int) -> None:
+    part = 2 * chunk
+    held: Held = {
+        "contiguous": [[rank * part + i for i in range(part)] for rank in range(ranks)],
+        "strided": [[i * ranks + rank for i in range(part)] for rank in range(ranks)],
+        "zigzag": [
+            [rank * chunk + i for i in range(chunk)] + [(2 * ranks - 1 - rank) * chunk + i for i in range(chunk)] for rank in range(ranks)
+        ],
+        "blocks": [[block * ranks * chunk + rank * chunk + i for block in range(2) for i in range(chunk)] for rank in range(ranks)],
+    }[how]
+    whole = np.moveaxis(numbers(ranks * part, 2, 3, seed=seed), 0, dim)
+    parts = cut(whole, held, dim)
+    placement = infer(whole, parts)
+    assert (dim, held, ()) == (placement.dim, positions(placement), placement.also)
+    assert np.array_equal(whole, placement.joined(parts, whole.shape))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_is_matched_by_numbers(seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(12).tolist()
+    whole, held = numbers(12, 8, seed=seed), [order[:5], order[5:]]
+    assert held == positions(infer(whole, cut(whole, held)))
+
+
+# the whole on every rank
+
+
+def test_a_value_that_all_ranks_hold_is_replicated() -> None:
+    whole = numbers(4, 5)
+    placement = infer(whole, [whole] * 3)
+    assert ("replicated", "replicated", 0.0) == (placement.kind, placement.name, placement.error)
+
+
+def test_a_rank_with_other_numbers_is_said_and_gives_the_error() -> None:
+    whole = numbers(40, 50)
+    placement = infer(whole, [whole, 1.25 * whole])
+    assert "replicated, and the ranks differ" == placement.name
+    assert pytest.approx(0.25) == placement.error
+
+
+def test_parts_of_a_sum_are_partial() -> None:
+    first, second = numbers(6, 8), numbers(6, 8, seed=1)
+    placement = infer(first + second, [first, second])
+    assert "partial" == placement.kind
+    assert placement.error < 1e-6
+    assert np.allclose(first + second, placement.joined([first, second], (6, 8)))
+
+
+def test_a_sum_whose_parts_are_mostly_one_rank_s_is_partial() -> None:
+    first, second = numbers(60, 80), 0.02 * numbers(60, 80, seed=1)
+    assert "partial" == infer(first + second, [first, second]).kind
+
+
+def test_zeros_on_a_rank_are_its_part_of_the_sum() -> None:
+    whole = numbers(6, 8)
+    assert "partial" == infer(whole, [whole, np.zeros_like(whole)]).kind
+
+
+def test_one_rank_alone_is_said() -> None:
+    whole = numbers(3, 3)
+    assert "on one rank" == infer(whole, [whole]).name
+
+
+def test_what_is_broadcast_is_the_same_at_every_place() -> None:
+    whole = np.broadcast_to(numbers(1, 1, 5, 7), (1, 4, 5, 7))
+    parts = [whole[:, :1]] * 2
+    placement = infer(whole, parts)
+    assert ("replicated", 1) == (placement.kind, placement.dim)
+    assert np.array_equal(whole, placement.joined(parts, whole.shape))
+    assert np.array_equal(parts[1], placement.part(whole, 1))
+
+
+def test_one_place_a_rank_of_numbers_that_differ_is_a_shard() -> None:
+    whole = numbers(2, 5)
+    assert "sharded along 0, contiguous" == infer(whole, [whole[:1], whole[1:]]).name
+
+
+# what numbers cannot tell
+
+
+def test_numbers_that_fit_several_readings_keep_them() -> None:
+    half = numbers(4, 3)
+    whole = np.concatenate([half, half])
+    placement = infer(whole, [half, half])
+    assert "sharded along 0, contiguous" == placement.name
+    assert ("contiguous from the last rank",) == placement.also
+
+
+def test_a_constant_fits_every_reading() -> None:
+    placement = infer(np.zeros((8, 3)), [np.zeros((4, 3))] * 2)
+    assert "sharded along 0, contiguous" == placement.name
+    assert {"strided", "zigzag", "2 blocks, each contiguous", "contiguous from the last rank"} <= set(placement.also)
+
+
+def test_where_nothing_fits_the_likely_reading_stands_in() -> None:
+    whole = numbers(8, 3)
+    parts = [whole[[0, 1, 6, 7]], numbers(4, 3, seed=1)]
+    plain, likely = infer(whole, parts), infer(whole, parts, "zigzag")
+    assert ("sharded along 0, contiguous; no reading fits", False) == (plain.name, plain.fits)
+    assert ("sharded along 0, zigzag; no reading fits", False) == (likely.name, likely.fits)
+
+
+def test_a_rank_of_four_that_is_off_hides_no_reading() -> None:
+    whole = numbers(16, 30)
+    parts = cut(whole, [[rank * 2, rank * 2 + 1, 14 - rank * 2, 15 - rank * 2] for rank in range(4)])
+    parts[2] = parts[2] * 1.5
+    assert "sharded along 0, zigzag" == infer(whole, parts).name
+
+
+# integers, numbers that are none, nothing
+
+
+@pytest.mark.parametrize("name", ["contiguous", "zigzag", "strided"])
+def test_whole_numbers_are_placed_exactly(name: str) -> None:
+    size, held = READINGS[name]
+    whole = np.arange(size)[None]
+    placement = infer(whole, cut(whole, held, 1))
+    assert (f"sharded along 1, {name}", held) == (placement.name, positions(placement))
+
+
+def test_whole_numbers_are_no_parts_of_a_sum() -> None:
+    whole = np.arange(8)
+    placement = infer(whole, [whole - 3, np.full(8, 3)])
+    assert "replicated" == placement.kind
+    assert placement.error > 0
+
+
+def test_bits_are_placed_too() -> None:
+    whole = np.random.default_rng(0).integers(0, 2, (8, 9)).astype(bool)
+    assert "sharded along 0, strided" == infer(whole, [whole[::2], whole[1::2]]).name
+
+
+def test_nan_and_infinity_are_left_out() -> None:
+    whole = numbers(8, 3)
+    whole[2], whole[5, 1] = np.nan, np.inf
+    placement = infer(whole, [whole[::2], whole[1::2]])
+    assert ("sharded along 0, strided", 0.0) == (placement.name, placement.error)
+
+
+def test_nothing_but_nan_tells_no_reading() -> None:
+    whole = np.full((8, 3), np.nan)
+    placement = infer(whole, [whole[:4], whole[4:]])
+    assert "sharded along 0, contiguous" == placement.name
+    assert "zigzag" in placement.also
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts", "name"),
+    [
+        ((8, 4), [(3, 4), (3, 4)], "its parts hold 6 of 8 places along dimension 0"),
+        ((8, 4), [(4, 4), (5, 4)], "its parts hold 9 of 8 places along dimension 0"),
+        ((8, 4), [(4, 2), (4, 2)], "its parts differ from the reference in 2 dimensions"),
+        ((8, 4), [(4,), (4, 1)], "its parts have 1, 2 dimensions"),
+        ((0, 4), [(1, 4), (1, 4)], "its parts hold 2 of 0 places along dimension 0"),
+        ((0, 4), [(1, 4)], "its parts hold 1 of 0 places along dimension 0"),
+        ((2, 4), [(0, 4), (0, 4)], "its parts hold 0 of 2 places along dimension 0"),
+        ((4, 4), [(0, 4)], "its parts hold 0 of 4 places along dimension 0"),
+    ],
+)
+def test_shapes_that_allow_no_reading_are_said(whole: tuple[int, ...], parts: list[tuple[int, ...]], name: str) -> None:
+    placement = infer(numbers(*whole), [numbers(*part, seed=1 + rank) for rank, part in enumerate(parts)])
+    assert ("unknown", name) == (placement.kind, placement.name)
+    assert by_shapes(whole, parts) is None
+
+
+def test_nothing_is_replicated() -> None:
+    empty = np.zeros((0, 4), np.float32)
+    assert ("replicated", 0.0) == (infer(empty, [empty, empty]).kind, infer(empty, [empty, empty]).error)
+    assert "replicated" == infer(np.float32(3.0).reshape(()), [np.float32(3.0).reshape(())] * 2).name
+
+
+# without numbers
+
+
+def test_shapes_alone_give_the_plain_reading() -> None:
+    found = by_shapes((2, 8), [(2, 4), (2, 4)])
+    assert found is not None
+    assert ("sharded along 1 by its shape; not checked", READINGS["contiguous"][1]) == (found.name, positions(found))
+    whole = by_shapes((2, 8), [(2, 8), (2, 8)])
+    assert whole is not None
+    assert "of the whole shape; not checked" == whole.name
+
+
+# two layouts of one tensor
+
+
+def test_two_layouts_are_read_together() -> None:
+    x, y = numbers(6, 8), numbers(6, 8, seed=1)
+    ours, whole, theirs = infer_both([x[:3], x[3:]], [x[:, :4], x[:, 4:]])
+    assert ("sharded along 0, contiguous", "sharded along 1, contiguous") == (ours.name, theirs.name)
+    assert np.array_equal(x, whole)
+    ours, whole, theirs = infer_both([x - y, y], [x[:3], x[3:]])
+    assert ("partial", "sharded along 0, contiguous") == (ours.kind, theirs.name)
+    assert np.allclose(x, whole)
+    ours, whole, theirs = infer_both([x, x], [x - y, y])
+    assert ("replicated", "partial") == (ours.kind, theirs.kind)

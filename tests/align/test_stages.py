@@ -1,0 +1,115 @@
+"""Global layer numbers of pipeline stages: from the weights that are found in the reference, and only where they say so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerdiff.align.stages import Print, renumbered, split_number, stage_offsets
+
+
+def bits(number: int, shape: str = "[4]") -> Print:
+    return (number, 0), "float32", shape
+
+
+def layers(first: int, count: int, *, named_from: int = 0, names: tuple[str, ...] = ("norm.weight", "mlp.weight")) -> dict[str, Print]:
+    """Weights of layers `first`, ... of a model, numbered from `named_from`."""
+    return {f"layers.{named_from + i}.{name}": bits(100 * (first + i) + at) for i in range(count) for at, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("model.layers.3.mlp", ("model.layers", 3, "mlp")),
+        ("layers.12", ("layers", 12, "")),
+        ("0.norm", ("", 0, "norm")),
+        ("layers.0.experts.5.weight", ("layers", 0, "experts.5.weight")),
+        ("model.norm", None),
+        ("conv2d.weight", None),
+        ("", None),
+    ],
+)
+def test_a_path_is_split_at_its_first_number(path: str, parts: tuple[str, int, str] | None) -> None:
+    assert parts == split_number(path)
+
+
+def test_a_stage_that_counts_from_zero_is_moved() -> None:
+    assert {"layers": 4} == stage_offsets(layers(0, 8), layers(4, 4))
+
+
+def test_a_stage_with_global_numbers_stays() -> None:
+    assert {} == stage_offsets(layers(0, 8), layers(4, 4, named_from=4))
+    assert {} == stage_offsets(layers(0, 8), layers(0, 4))
+
+
+def test_a_stage_that_counts_from_another_number_is_moved_back() -> None:
+    assert {"layers": -1} == stage_offsets(layers(0, 8), layers(4, 4, named_from=5))
+
+
+def test_weights_that_are_not_found_say_nothing() -> None:
+    stage = {name: bits(7_000 + i) for i, name in enumerate(layers(4, 4))}
+    assert {} == stage_offsets(layers(0, 8), stage)
+
+
+def test_the_weights_that_are_found_speak_for_those_that_are_cut() -> None:
+    stage = {name: known if "norm" in name else bits(9_000) for name, known in layers(4, 4).items()}
+    assert {"layers": 4} == stage_offsets(layers(0, 8), stage)
+
+
+def test_weights_that_are_alike_in_every_layer_leave_numbers_as_they_are() -> None:
+    ones = {f"layers.{i}.norm.weight": bits(1) for i in range(8)}
+    assert {} == stage_offsets(ones, {f"layers.{i}.norm.weight": bits(1) for i in range(4)})
+
+
+def test_weights_that_are_alike_in_every_layer_do_not_outvote_the_others() -> None:
+    whole = {**layers(0, 8, names=("mlp.weight",)), **{f"layers.{i}.norm.weight": bits(1) for i in range(8)}}
+    stage = {**layers(4, 4, names=("mlp.weight",)), **{f"layers.{i}.norm.weight": bits(1) for i in range(4)}}
+    assert {"layers": 4} == stage_offsets(whole, stage)
+
+
+def test_a_weight_of_another_name_or_dtype_is_another_weight() -> None:
+    stage = {"layers.0.other.weight": bits(400), "layers.0.norm.weight": ((400, 0), "bfloat16", "[4]")}
+    assert {} == stage_offsets(layers(0, 8), stage)
+
+
+def test_each_list_of_layers_has_its_own_number() -> None:
+    whole = {f"{side}.{name}": (pair[0], side, pair[2]) for side in ("encoder", "decoder") for name, pair in layers(0, 6).items()}
+    stage = {
+        f"{side}.{name}": (pair[0], side, pair[2])
+        for side, first in (("encoder", 2), ("decoder", 4))
+        for name, pair in layers(first, 2).items()
+    }
+    assert {"encoder.layers": 2, "decoder.layers": 4} == stage_offsets(whole, stage)
+
+
+@pytest.mark.parametrize(
+    ("site", "moved"),
+    [
+        ("layers.0", "layers.4"),
+        ("layers.11.norm", "layers.15.norm"),
+        ("layers.2/aten.add.Tensor#1", "layers.6/aten.add.Tensor#1"),
+        ("layers.2.mlp/aten.mm.default#0", "layers.6.mlp/aten.mm.default#0"),
+        ("layers", "layers"),
+        ("layers.first.norm", "layers.first.norm"),
+        ("norm", "norm"),
+        ("other.layers.0", "other.layers.0"),
+        ("", ""),
+    ],
+)
+def test_sites_get_the_number_in_the_whole_model(site: str, moved: str) -> None:
+    assert moved == renumbered({"layers": 4})(site)
+
+
+def test_a_list_that_is_the_root_has_no_name_before_its_number() -> None:
+    assert "7.norm" == renumbered({"": 4})("3.norm")
+
+
+@given(first=st.integers(0, 20), count=st.integers(1, 8), named_from=st.integers(0, 30), before=st.sampled_from(["", "a.layers"]))
+def test_any_stage_finds_its_numbers(first: int, count: int, named_from: int, before: str) -> None:
+    def put(weights: dict[str, Print]) -> dict[str, Print]:
+        return {name.replace("layers.", f"{before}." if before else "", 1): known for name, known in weights.items()}
+
+    offsets = stage_offsets(put(layers(0, 30)), put(layers(first, count, named_from=named_from)))
+    site = f"{before}.{named_from}.mlp".lstrip(".")
+    assert f"{before}.{first}.mlp".lstrip(".") == renumbered(offsets)(site)

@@ -16,7 +16,7 @@ from layerdiff.judge.collectives import FINDING, Told, check_collectives, collec
 from layerdiff.judge.exact import Found
 from layerdiff.judge.pairing import Tables, calls_of, handed_state, interned
 from layerdiff.judge.rank_sums import Outcome
-from layerdiff.judge.replicas import check_replicas
+from layerdiff.judge.replicas import PART, check_replicas
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
@@ -45,8 +45,8 @@ def ranks_alone(files: Sequence[TraceFile]) -> tuple[dict[str, NDArray[Any]], Co
 
 
 def ranks_together(files: Sequence[TraceFile]) -> list[Told]:
-    """What the ranks of one trace say of each other: findings and notices."""
-    return [*collective_findings(files), *check_replicas(files)[1]]
+    """What the ranks of one trace say of each other: findings and notices, but for those that a reference makes idle."""
+    return [*collective_findings(files), *(one for one in check_replicas(files)[1] if one.local.kind != PART)]
 
 
 def _add_file(tables: Tables, file: TraceFile, number: int, named: set[int], row_of: dict[tuple[int, int], int]) -> None:

@@ -19,10 +19,13 @@ from layerdiff.judge.collectives import USED, Told
 from layerdiff.judge.issued import listed
 from layerdiff.judge.local import Local
 from layerdiff.judge.rank_sums import Outcome
+from layerdiff.judge.replicas_part import Norm, parting
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, CallStatus, Role
 
+PART: Final = "replicas-part"
+"""Kind of the notice where ranks part for good."""
 RULE: Final = "the same inputs and weights make the same bits on every rank"
 _CLAIMED: Final = (EMBEDDING, NORM, LINEAR, ACTIVATION)
 _WITH_WEIGHTS: Final = (EMBEDDING, NORM, LINEAR)
@@ -63,7 +66,26 @@ def check_replicas(files: Sequence[TraceFile]) -> tuple[dict[tuple[int, int], Ou
             outcomes |= {(one.file, one.call): outcome for one in some}
             if finding is not None:
                 told.append(finding)
-    return outcomes, _first_of_each_site(told, files)
+    return outcomes, [*_first_of_each_site(told, files), *_parted(list(places.values()), len(first))]
+
+
+def _parted(places: Sequence[Sequence[_Call]], ranks: int) -> Iterator[Told]:
+    """A notice where all ranks part for good, in the first step in which they do."""
+    steps: dict[int, list[Norm]] = {}
+    for calls in places:
+        one = calls[0]
+        norm = one.leaf and module_class(one.place[3], has_children=False) is NORM
+        known = norm and len(calls) == ranks and all(each.inputs and each.own_weights for each in calls)
+        if known and len({each.own_weights for each in calls}) == 1:
+            same = len({each.inputs for each in calls}) == 1
+            steps.setdefault(one.place[1], []).append(Norm(one.place[0], one.place[1], same, one.file, one.call))
+    for norms in steps.values():
+        found = parting(norms)
+        if found is not None:
+            at, said = found
+            local = Local((-1, at.call), "in[0]", Verdict.NOT_COMPARABLE, said, 0.0, 0.0, RULE, kind=PART, notice=True)
+            yield Told(at.file, local)
+            return
 
 
 def _calls(file: TraceFile, number: int, rank: int) -> Iterator[_Call]:

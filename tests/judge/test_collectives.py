@@ -574,6 +574,29 @@ def test_a_norm_given_the_same_with_other_weights_is_said(tmp_path: Path) -> Non
     assert ("replicas-differ", True, [1]) == (found.local.kind, found.local.notice, found.local.evidence["ranks"])
 
 
+def layers_of_norms(rank: Rank, given: list[bool]) -> None:
+    """For each layer whether its norm is given the same on every rank."""
+    for layer, same in enumerate(given):
+        coming = np.full((2, 8), 1.0 if same else 1.0 + rank.rank, np.float32)
+        rank.module(f"layers.{layer}.norm", "RMSNorm", coming, coming * layer, {"weight": np.ones(8, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ([True, True, False, False], "layers.2.norm"),
+        ([True, True, True], None),
+        ([False, False, False], None),
+        ([True, False, True], None),
+        ([False, True, True], None),
+    ],
+)
+def test_where_ranks_part_for_good_is_said(tmp_path: Path, given: list[bool], where: str | None) -> None:
+    checked = check_ranks(record(tmp_path / "t", 2, lambda rank: layers_of_norms(rank, given)))
+    found = [(notice.site, notice.defect) for notice in checked.notices if notice.kind == "replicas-part"]
+    assert ([] if where is None else [(where, False)]) == found
+
+
 # ranks as a whole
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers
+from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers, weights_of_one_rank
 from layerdiff.judge.exact import Found, can_judge_exactly
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.tables import Verdict
@@ -35,7 +35,11 @@ def judge_ranks(
         for done, total, here in judge_logically(sites, values.pairs, values.texts, reference, targets, values.ranks, values.placed, trust):
             by_program = [one for one in here if not one.local.rule.startswith("own replay")]
             yield done, 2 * total, by_program
-    found = [*misplaced_weights(values), *missing_layers(values)]
+    misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values))
+    found = [*misplaced, *weights_of_one_rank(values, misplaced), *missing]
+    for one in missing:  # what the call around them hands on lacks them
+        if sites["parent"][one.row] >= 0:
+            sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row): one for one in by_program if not one.local.notice}
     explained: set[int] = set()
     for row, one in findings_of_ranks(values, sorted({*origins(), *modules})):

@@ -75,7 +75,7 @@ class RankValues:
             return None
         return np.asarray(placed.placement.joined(placed.standing(parts), whole.shape), np.float64)
 
-    def local(self, row: int, pair: int, cause: str, statement: str, residual: float, **evidence: Any) -> Found:
+    def local(self, row: int, pair: int, cause: str | None, statement: str, residual: float, **evidence: Any) -> Found:
         """A finding at a value."""
         calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
         position = self.texts[int(self.pairs["position"][pair])] or "out"
@@ -99,7 +99,7 @@ def _numbers(file: TraceFile, value: int) -> Array | None:
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
-        for explain in (_never_reduced, _added_by_every_rank, _moved, _local_statistic):
+        for explain in (_never_reduced, _added_by_every_rank, _two_orders, _moved, _local_statistic):
             found = explain(values, row)
             if found is not None:
                 yield row, found
@@ -217,6 +217,29 @@ def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]
             yield one, pair, f"the output of {values.site(one)}", "allreduce-duplicated"
 
 
+def _two_orders(values: RankValues, row: int) -> Found | None:
+    """Inputs of one call whose parts lie in different orders: positions of contiguous parts for tokens in zigzag order."""
+    lies: dict[tuple[int, ...], dict[str, list[int]]] = {}
+    for pair in values.pairs_of(row, Role.INPUT):
+        placed = values.placed.get(pair)
+        if placed is None or not placed.placement.reading or not placed.placement.fits or placed.placement.also:
+            continue
+        whole = values.reference.shape(int(values.pairs["reference_value"][pair]))
+        sizes = whole[placed.placement.dim], *(at.size for at in placed.placement.positions)
+        lies.setdefault(sizes, {}).setdefault(placed.placement.reading, []).append(pair)
+    for sizes, orders in lies.items():
+        if len(orders) < 2:
+            continue
+        first, other = sorted(orders, key=lambda order: orders[order][0])[:2]  # what is computed comes before what it is given beside it
+        names = [values.texts[int(values.pairs["position"][orders[order][0]])] for order in (first, other)]
+        said = (
+            f"{names[1]} lies {other} over the ranks and {names[0]} {first}, along {sizes[0]} places of each: "
+            f"what a rank is given of the one is not of the places that it holds of the other"
+        )
+        return values.local(row, orders[other][0], "cp-position-ids", said, 1.0, orders={names[0]: first, names[1]: other})
+    return None
+
+
 def _moved(values: RankValues, row: int) -> Found | None:
     """A value that is the reference's in another order along one dimension: parts gathered or given in another order."""
     asked = [(row, pair) for pair in values.pairs_of(row, Role.OUTPUT)]
@@ -303,6 +326,26 @@ def misplaced_weights(values: RankValues) -> Iterator[Found]:
         if found is not None:
             told.add(key)
             yield found
+
+
+def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[Found]:
+    """Weights of which one rank alone holds other numbers than its part of the reference's; those in `told` are left out."""
+    known = {(one.row, one.local.value) for one in told}
+    seen: set[tuple[int, int]] = set()
+    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
+        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
+        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
+        name = values.texts[key[1]] or "weight"
+        if placed is None or key in seen or (row, name) in known or len(placed.errors) < 2:
+            continue
+        seen.add(key)
+        *others, most = sorted(placed.errors)
+        if not (most > HOLDS and others[-1] <= HOLDS and most > _APART * others[-1]):
+            continue
+        index = placed.errors.index(most)
+        rank = values.targets[placed.files[index]].rank or 0
+        said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
+        yield values.local(row, pair, None, said, most, rank=rank)
 
 
 def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:

@@ -5,7 +5,7 @@ make evaluate ARGS="--quick"                         # one of each, a few minute
 python -m tests.evaluate --sections faults --kinds 'epsilon*' --models llama --dtypes bf16 --layers 0
 
 Sections: `kills` (killed writers), `captures` (made anew), `thresholds` (traces of modules alone), `orders` (how one sum was added),
-`variants` (how attention, norms and softmax were computed), and with operators
+`variants` (how attention, norms and softmax were computed), `ranks` (many against one process, in every layout), and with operators
 `faults` (one at a time), `two` in one model, `everywhere` (one in every layer), `harmless`.
 """
 
@@ -33,6 +33,7 @@ from tests.evaluate.operators.families import SIZES
 from tests.evaluate.operators.tables import misses, table, totals
 from tests.evaluate.operators.trial import DTYPES, Outcome
 from tests.evaluate.orders import orders
+from tests.evaluate.ranks import ranks
 from tests.evaluate.variants import variants
 from tests.test_captures import expected, found, target_of
 
@@ -42,7 +43,7 @@ _TRIALS: dict[str, Callable[[Path, runs.Choice], Iterator[Outcome]]] = {
     "everywhere": runs.everywhere,
     "harmless": runs.harmless,
 }
-SECTIONS = ("kills", "captures", "thresholds", "orders", "variants", *_TRIALS)
+SECTIONS = ("kills", "captures", "thresholds", "orders", "variants", "ranks", *_TRIALS)
 _QUICK = {"sizes": ("tiny",), "seeds": (0,), "layers": (-1,)}
 
 
@@ -128,6 +129,8 @@ def main(arguments: list[str]) -> int:
             wrong += orders(chosen.quick)
         if "variants" in chosen.sections:
             wrong += variants(1 if given["seeds"] is None else len(given["seeds"]), quick=chosen.quick)
+        if "ranks" in chosen.sections:
+            wrong += ranks(folder, 2 if given["seeds"] is None else len(given["seeds"]), quick=chosen.quick)
         sections = [section for section in _TRIALS if section in chosen.sections]
         if sections:
             more, good = trials(folder, sections, choice)

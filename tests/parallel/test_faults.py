@@ -12,30 +12,7 @@ from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
-
-ATTENTION, MLP = "layers.0.self_attn", "layers.0.mlp"
-Found = tuple[str, str | None]
-"""Site and cause."""
-
-FAULTS: dict[str, tuple[Case, set[Found]]] = {
-    "sum_missing": (Case(), {(f"{ATTENTION}.o_proj", "allreduce-missing")}),
-    "inner_sum_missing": (Case(), {(f"{MLP}.down_proj", "allreduce-missing")}),
-    "sum_twice": (Case(), {(f"{ATTENTION}.o_proj", "allreduce-duplicated")}),
-    "bias_every_rank": (Case(bias=True), {(f"{ATTENTION}.o_proj", "bias-added-per-rank")}),
-    "inner_bias_every_rank": (Case(bias=True), {(f"{MLP}.down_proj", "bias-added-per-rank")}),
-    "residual_every_rank": (Case(), {("layers.0", "residual-added-per-rank")}),
-    "fused_one_block": (Case(separate=True, kv_heads=4), {(f"{ATTENTION}.{name}_proj", "tp-fused-shard") for name in "qkv"}),
-    "duplicate_shard": (Case(), {(f"{ATTENTION}.qkv_proj", "tp-duplicate-shard")}),
-    "vocabulary_padding": (Case(padded_head=True), {("", "parts-shifted")}),
-    "local_norm": (Case(query_norm=True), {(f"{ATTENTION}.q_norm", "tp-norm-local-statistic")}),
-    "gather_order": (Case("sequence"), {(f"{ATTENTION}.qkv_proj", "sequence-order")}),
-    "contiguous_positions": (Case("context"), {(ATTENTION, None)}),
-    "expert_offset": (Case("experts", experts=8), {(f"{MLP}.experts", None)}),
-}
-ALONE: dict[str, tuple[str, Case, str]] = {
-    "kernel": ("kernel_off", Case(), f"{MLP}.gate_up_proj"),
-    "kernel, whole model": ("kernel_off", Case("context"), f"{MLP}.gate_up_proj"),
-}
+from tests.parallel.faults import ALONE, ATTENTION, FAULTS, Found
 
 
 def origins(comparison: Comparison) -> set[Found]:
@@ -50,6 +27,13 @@ def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, process
     comparison = compare_traces(*record_ranks(tmp_path, case, size, processes))
     assert found == origins(comparison)
     assert comparison.defect
+
+
+@pytest.mark.parametrize(("size", "first"), [(2, 2), (4, 1)])
+def test_a_stage_that_loads_the_layers_of_another_is_found(size: int, first: int, processes: Processes, tmp_path: Path) -> None:
+    case = Case("pipeline", layers=4, states_to_rotary=False, faults=(Fault("stage_offset"),))
+    comparison = compare_traces(*record_ranks(tmp_path, case, size, processes))
+    assert {(f"layers.{first}", "pp-layer-offset")} == origins(comparison)
 
 
 @pytest.mark.parametrize("rank", [1, 0])

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from captures.layouts import Case, Fault
 from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff import Recorder
@@ -30,15 +29,6 @@ def test_layouts_without_a_fault_are_clean(name: str, size: int, dtype: str, pro
     assert {notice.kind for notice in checked.notices} <= {"collective-precision"}
     collectives = checked.sites["kind"] == CallKind.COLLECTIVE
     assert collectives.any() and (checked.sites["verdict"][collectives] < Verdict.FLIP).all()
-
-
-def test_a_sum_that_no_rank_issues_shows_as_a_place_where_ranks_part(processes: Processes, tmp_path: Path) -> None:
-    _, target = record_ranks(tmp_path, Case(faults=(Fault("sum_missing", layer=0),)), 2, processes)
-    checked = check_ranks(target)
-    assert [("replicas-part", "layers.0.post_attention_layernorm", False)] == [
-        (notice.kind, notice.site, notice.defect) for notice in checked.notices
-    ]
-    assert not checked.defect
 
 
 class Summed(nn.Module):

@@ -25,7 +25,8 @@ from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, not
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.rank_notices import notices_of_ranks
-from layerdiff.diagnose.ranks import RankValues, with_ranks
+from layerdiff.diagnose.rank_values import RankValues
+from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError

@@ -11,7 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.diagnose.ranks import RankValues, findings_of_ranks, misplaced_weights, missing_layers, weights_of_one_rank
+from layerdiff.diagnose.rank_layers import missing_layers
+from layerdiff.diagnose.rank_values import RankValues
+from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_rank
+from layerdiff.diagnose.ranks import findings_of_ranks
 from layerdiff.judge.exact import Found, can_judge_exactly
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.tables import Verdict

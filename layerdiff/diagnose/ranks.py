@@ -7,93 +7,21 @@ Each is an equality between recorded values, with its residual; where none holds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import matched_places
-from layerdiff.align.stages import split_number
 from layerdiff.diagnose.findings import Origin
-from layerdiff.errors import TraceError
+from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
 from layerdiff.judge.exact import Found
-from layerdiff.judge.local import Local
-from layerdiff.judge.measuring_ranks import Part, Placed
-from layerdiff.judge.tables import Columns, Texts, Verdict
-from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import CallKind, Role
+from layerdiff.judge.tables import Columns
+from layerdiff.trace.schema import Role
 
-Array = NDArray[np.float64]
-HOLDS: Final = 0.02
-"""Relative residual up to which an equality holds: rounding in bf16 leaves 4e-3 of a value."""
-_MOST: Final = 1 << 24
-"""Elements of a value that is looked at."""
-RULE: Final = "ranks: an equality between what they recorded"
-
-
-@dataclass(frozen=True)
-class RankValues:
-    """The tables of a ranked comparison, with the values behind them."""
-
-    sites: Columns
-    pairs: Columns
-    texts: Texts
-    reference: TraceFile
-    targets: Sequence[TraceFile]
-    ranks: Sequence[tuple[Part, ...]]
-    placed: dict[int, Placed]
-
-    def pairs_of(self, row: int, role: Role) -> list[int]:
-        """The pairs of a site, of one role."""
-        return [pair for pair in np.flatnonzero(self.pairs["site"] == row).tolist() if self.pairs["role"][pair] == role]
-
-    def inside(self, row: int) -> Iterator[int]:
-        """The rows of the module calls inside a call, all the way down, in order."""
-        parents = self.sites["parent"].tolist()
-        known = {row}
-        for one in range(row + 1, len(parents)):
-            if parents[one] in known:
-                known.add(one)
-                if self.sites["kind"][one] == CallKind.MODULE:
-                    yield one
-
-    def whole(self, pair: int) -> Array | None:
-        """The reference's value; None where it is no float, too large or not kept."""
-        value = int(self.pairs["reference_value"][pair])
-        return _numbers(self.reference, value)
-
-    def parts(self, pair: int) -> list[Array] | None:
-        """What each rank recorded."""
-        found = [_numbers(self.targets[file], value) for file, value in self.ranks[pair]]
-        return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
-
-    def joined(self, pair: int) -> Array | None:
-        """The target's logical value."""
-        whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
-        if whole is None or parts is None or placed is None or placed.placement.kind == "unknown":
-            return None
-        return np.asarray(placed.placement.joined(placed.standing(parts), whole.shape), np.float64)
-
-    def local(self, row: int, pair: int, cause: str | None, statement: str, residual: float, **evidence: Any) -> Found:
-        """A finding at a value."""
-        calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
-        position = self.texts[int(self.pairs["position"][pair])] or "out"
-        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, HOLDS, RULE, cause=cause, evidence=evidence))
-
-    def site(self, row: int) -> str:
-        """The site of a row."""
-        return self.texts[int(self.sites["site"][row])] or "the root"
-
-
-def _numbers(file: TraceFile, value: int) -> Array | None:
-    if value < 0 or file.count(value) > _MOST or not file.has_bytes(value):
-        return None
-    try:
-        read = file.read(value)
-    except TraceError:
-        return None
-    return read.astype(np.float64) if read.dtype.kind == "f" else None
+_AT_MOST: Final = 0.1
+"""HOLDS where what had come in was off: an equality must explain most of a difference."""
 
 
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
@@ -140,26 +68,36 @@ def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Fou
             seen_here = [] if other == row else [*values.pairs_of(other, Role.INPUT), *values.pairs_of(other, Role.OUTPUT)]
             for seen in seen_here:
                 same = values.ranks[seen] == values.ranks[pair]  # handed on as it is, which shows nothing
-                residual = None if same else _seen_in(values, seen, lacking)
-                if residual is None or residual > HOLDS:
+                residual, allowed = (np.inf, 0.0) if same else _seen_in(values, seen, lacking, placed.placement.error)
+                if not residual <= allowed:
                     continue
                 at = f"{values.site(other)} {values.texts[int(values.pairs['position'][seen])]}"
                 said = (
                     f"each rank used its own part as if it were the sum: the parts of {len(parts)} ranks add up to the reference's "
                     f"(off by {placed.placement.error:.2g}), and what each lacks is missing from {at} on that rank"
                 )
-                return values.local(row, pair, "allreduce-missing", said, residual, seen_at=at, sum_error=placed.placement.error)
+                error = placed.placement.error
+                return values.local(row, pair, "allreduce-missing", said, residual, allowed, seen_at=at, sum_error=error)
     return None
 
 
-def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array]) -> float | None:
-    """How exactly the ranks differ from the reference here by what they lack there; None where that cannot be asked."""
+def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array], noise: float) -> tuple[float, float]:
+    """How exactly the ranks differ from the reference here by what they lack there, and what is allowed; infinity where nothing says.
+
+    `noise`: relative error of the sum of their parts, as what had come in leaves it.
+    """
     whole, parts = values.whole(pair), values.parts(pair)
     if whole is None or parts is None or len(parts) != len(lacking) or any(part.shape != whole.shape for part in parts):
-        return None
+        return np.inf, 0.0
     if whole.shape != lacking[0].shape or not all(_size(one) > 0 for one in lacking):
-        return None
-    return max(_size(part - whole - lack) / _size(lack) for part, lack in zip(parts, lacking, strict=True))
+        return np.inf, 0.0
+    residual = max(_size(part - whole - lack) / _size(lack) for part, lack in zip(parts, lacking, strict=True))
+    return residual, _allowed(noise, _size(whole), min(map(_size, lacking)))
+
+
+def _allowed(noise: float, whole: float, difference: float) -> float:
+    """The residual of a difference that is allowed where values of size `whole` are off by `noise` of it for other reasons."""
+    return min(_AT_MOST, HOLDS + 2.0 * noise * whole / difference)
 
 
 def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
@@ -168,7 +106,7 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
         whole, count = values.whole(pair), len(values.ranks[pair])
         if whole is None or count < 2:
             continue
-        for target in _totals(values, pair):
+        for target, added_up in _totals(values, pair):
             if whole.shape != target.shape:
                 continue
             difference = target - whole
@@ -176,29 +114,32 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
             if not size > 0:
                 continue
             best: tuple[float, int, int, str, str] | None = None
+            allowed = _allowed(values.incoming(row), _size(whole), size)
             for one, other, name, cause in _addends(values, row):
+                if added_up and cause != "bias-added-per-rank":
+                    continue
                 known = values.joined(other)
                 if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
                     continue
                 residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
-                if residual <= HOLDS and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
+                if residual <= allowed and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
                     best = residual, one, other, name, cause
             if best is not None:
                 residual, one, other, name, cause = best
                 said = (
                     f"the difference is {count - 1} times {name}: each of {count} ranks has it whole, and their sum counts it {count} times"
                 )
-                return values.local(one, other if one != row else pair, cause, said, residual, ranks=count, added=name)
+                return values.local(one, other if one != row else pair, cause, said, residual, allowed, ranks=count, added=name)
     return None
 
 
-def _totals(values: RankValues, pair: int) -> Iterator[Array]:
-    """What the ranks' values may be together: the logical value, and the sum where they differ, that a large addend hides."""
+def _totals(values: RankValues, pair: int) -> Iterator[tuple[Array, bool]]:
+    """What the ranks' values may be together: the logical value; and, True, their sum where they differ, that a large bias hides."""
     joined, parts, placed = values.joined(pair), values.parts(pair), values.placed.get(pair)
     if joined is not None:
-        yield joined
+        yield joined, False
     if parts is not None and placed is not None and placed.placement.kind == "replicated" and placed.equal is False:
-        yield np.sum(parts, axis=0)
+        yield np.sum(parts, axis=0), True
 
 
 def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]]:
@@ -312,86 +253,6 @@ def _local_statistic(values: RankValues, row: int) -> Found | None:
     return None
 
 
-def misplaced_weights(values: RankValues) -> Iterator[Found]:
-    """Weights that no reading puts together: a rank that holds part of another weight, or what another rank has already."""
-    told: set[tuple[int, int]] = set()
-    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
-        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
-        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
-        if placed is None or placed.placement.kind != "sharded" or key in told:
-            continue
-        if placed.placement.fits and not placed.placement.missing and "on no rank" not in placed.placement.name:
-            continue
-        found = _of_another(values, row, pair, placed) or _held_twice(values, row, pair, placed)
-        if found is not None:
-            told.add(key)
-            yield found
-
-
-def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[Found]:
-    """Weights of which one rank alone holds other numbers than its part of the reference's; those in `told` are left out."""
-    known = {(one.row, one.local.value) for one in told}
-    seen: set[tuple[int, int]] = set()
-    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
-        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
-        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
-        name = values.texts[key[1]] or "weight"
-        if placed is None or key in seen or (row, name) in known or len(placed.errors) < 2:
-            continue
-        seen.add(key)
-        *others, most = sorted(placed.errors)
-        if not (most > HOLDS and others[-1] <= HOLDS and most > _APART * others[-1]):
-            continue
-        index = placed.errors.index(most)
-        rank = values.targets[placed.files[index]].rank or 0
-        said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
-        yield values.local(row, pair, None, said, most, rank=rank)
-
-
-def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
-    """A part that is made of rows of the weights of other modules beside this one."""
-    parts, dim = values.parts(pair), placed.placement.dim
-    if parts is None:
-        return None
-    mine = values.texts[int(values.pairs["position"][pair])]
-    beside = [one for one in np.flatnonzero(values.sites["parent"] == values.sites["parent"][row]).tolist() if one != row]
-    for rank, (part, error) in enumerate(zip(parts, placed.errors, strict=False)):
-        if not error > HOLDS:
-            continue
-        for one in beside:
-            for other in values.pairs_of(one, Role.WEIGHT):
-                whole = values.whole(other)
-                if values.texts[int(values.pairs["position"][other])] != mine or whole is None or whole.ndim != part.ndim:
-                    continue
-                if any(whole.shape[d] != part.shape[d] for d in range(part.ndim) if d != dim):
-                    continue
-                at = matched_places(whole, part, dim)
-                if at is None:
-                    continue
-                same = np.all(np.moveaxis(np.take(whole, at, axis=dim) == part, dim, 0).reshape(at.size, -1), axis=1)
-                if int(same.sum()) >= max(1, at.size // 4):
-                    ranges = f"{int(at[same].min())} to {int(at[same].max())}"
-                    held = f"{values.site(one)}.{mine}"
-                    said = f"rank {placed.files[rank]} holds rows {ranges} of {held} here: fused weights were cut as one block"
-                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=rank, holds=held)
-    return None
-
-
-def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
-    """Parts that several ranks hold while others are on none."""
-    held = np.concatenate(placed.placement.positions)
-    whole = values.whole(pair)
-    left = 0 if whole is None else whole.shape[placed.placement.dim] - np.unique(held[held >= 0]).size
-    if not placed.placement.fits or left <= 0 or held.size == np.unique(held).size:
-        return None
-    said = f"ranks hold the same part, and {left} places are on no rank: {placed.placement.name}"
-    return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)
-
-
-_APART: Final = 10.0
-"""How many times further off one rank's part must be than any other's, to be named alone."""
-
-
 def with_ranks(origins: Sequence[Origin], sites: Columns, placed: Columns) -> tuple[Origin, ...]:
     """The origins of logical tensors with the error of each rank's part; where one rank alone is off, with that rank."""
     if not len(placed["pair"]):
@@ -410,56 +271,8 @@ def _with_rank(origin: Origin, sites: Columns, placed: Columns) -> Origin:
         return origin
     order = sorted(errors, key=lambda rank: -errors[rank])
     evidence = {**origin.evidence, "error_of_ranks": {str(rank): errors[rank] for rank in sorted(errors)}}
-    if errors[order[0]] > _APART * errors[order[1]] and errors[order[0]] > 0:
+    if errors[order[0]] > APART * errors[order[1]] and errors[order[0]] > 0:
         rest = f"the others by {errors[order[1]]:.2g} at most"
         said = f"{origin.statement}; rank {order[0]} alone is off, by {errors[order[0]]:.2g} of its part, {rest}"
         return replace(origin, rank=order[0], statement=said, evidence=evidence)
     return replace(origin, evidence=evidence)
-
-
-def missing_layers(values: RankValues) -> Iterator[Found]:
-    """Layers that run on no rank; where others run on several with inputs of their own, a stage that loaded the layers of another."""
-    on_none: dict[str, dict[int, int]] = {}
-    on_two: dict[str, dict[int, list[int]]] = {}
-    held: dict[int, set[int]] = {}
-    for pair in range(len(values.pairs["site"])):
-        held.setdefault(int(values.pairs["site"][pair]), set()).update(file for file, _ in values.ranks[pair])
-    parents = np.asarray(values.sites["parent"])
-    gone = np.asarray(values.sites["target_call"]) < 0
-    for row in np.flatnonzero(np.asarray(values.sites["kind"]) == CallKind.MODULE).tolist():
-        where = split_number(values.texts[int(values.sites["site"][row])] or "")
-        if where is None or where[2]:
-            continue
-        if gone[row] and not (parents[row] >= 0 and gone[parents[row]] and _is_layer(values, int(parents[row]))):
-            on_none.setdefault(where[0], {}).setdefault(where[1], row)
-        elif len(held.get(row, ())) > 1 and any(_ranks_differ(values, pair) for pair in values.pairs_of(row, Role.INPUT)):
-            on_two.setdefault(where[0], {}).setdefault(where[1], sorted(held[row]))
-    for before, layers in on_none.items():
-        twice = on_two.get(before, {})
-        numbers = sorted(layers)
-        said = f"{_listed(before, numbers)} on no rank"
-        cause, row = "layer-missing", layers[numbers[0]]
-        if twice:
-            cause = "pp-layer-offset"
-            ranks = sorted({values.targets[file].rank or 0 for files in twice.values() for file in files})
-            said += f", and {_listed(before, sorted(twice))} on ranks {', '.join(map(str, ranks))}: a stage holds the layers of another"
-        calls = int(values.sites["reference_call"][row]), -1
-        yield Found(
-            row, Local(calls, "out", Verdict.DEFECT, said, float(len(numbers)), 0.0, RULE, cause=cause, evidence={"layers": numbers})
-        )
-
-
-def _ranks_differ(values: RankValues, pair: int) -> bool:
-    """Whether ranks that hold the same places hold other numbers: the layers of one stage never do that."""
-    placed = values.placed.get(pair)
-    return placed is not None and placed.equal is False
-
-
-def _is_layer(values: RankValues, row: int) -> bool:
-    where = split_number(values.texts[int(values.sites["site"][row])] or "")
-    return where is not None and not where[2]
-
-
-def _listed(before: str, numbers: Sequence[int]) -> str:
-    listed = ", ".join(map(str, numbers[:6])) + (", ..." if len(numbers) > 6 else "")
-    return f"{before}.{listed} {'runs' if len(numbers) == 1 else 'run'}"

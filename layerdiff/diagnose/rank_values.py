@@ -1,0 +1,101 @@
+"""The tables of a ranked comparison with the values behind them: what every cause of many ranks asks.
+
+Values are read when they are asked for, as float64, and those too large are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.errors import TraceError
+from layerdiff.judge.exact import Found
+from layerdiff.judge.local import Local
+from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[np.float64]
+HOLDS: Final = 0.02
+"""Relative residual up to which an equality holds: rounding in bf16 leaves 4e-3 of a value."""
+APART: Final = 10.0
+"""How many times further off one rank's part must be than any other's, to be named alone."""
+_MOST: Final = 1 << 24
+"""Elements of a value that is looked at."""
+RULE: Final = "ranks: an equality between what they recorded"
+
+
+@dataclass(frozen=True)
+class RankValues:
+    """The tables of a ranked comparison, with the values behind them."""
+
+    sites: Columns
+    pairs: Columns
+    texts: Texts
+    reference: TraceFile
+    targets: Sequence[TraceFile]
+    ranks: Sequence[tuple[Part, ...]]
+    placed: dict[int, Placed]
+
+    def pairs_of(self, row: int, role: Role) -> list[int]:
+        """The pairs of a site, of one role."""
+        return [pair for pair in np.flatnonzero(self.pairs["site"] == row).tolist() if self.pairs["role"][pair] == role]
+
+    def inside(self, row: int) -> Iterator[int]:
+        """The rows of the module calls inside a call, all the way down, in order."""
+        parents = self.sites["parent"].tolist()
+        known = {row}
+        for one in range(row + 1, len(parents)):
+            if parents[one] in known:
+                known.add(one)
+                if self.sites["kind"][one] == CallKind.MODULE:
+                    yield one
+
+    def whole(self, pair: int) -> Array | None:
+        """The reference's value; None where it is no float, too large or not kept."""
+        value = int(self.pairs["reference_value"][pair])
+        return _numbers(self.reference, value)
+
+    def parts(self, pair: int) -> list[Array] | None:
+        """What each rank recorded."""
+        found = [_numbers(self.targets[file], value) for file, value in self.ranks[pair]]
+        return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+
+    def joined(self, pair: int) -> Array | None:
+        """The target's logical value."""
+        whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
+        if whole is None or parts is None or placed is None or placed.placement.kind == "unknown":
+            return None
+        return np.asarray(placed.placement.joined(placed.standing(parts), whole.shape), np.float64)
+
+    def local(
+        self, row: int, pair: int, cause: str | None, statement: str, residual: float, allowed: float = HOLDS, **evidence: Any
+    ) -> Found:
+        """A finding at a value."""
+        calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
+        position = self.texts[int(self.pairs["position"][pair])] or "out"
+        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, allowed, RULE, cause=cause, evidence=evidence))
+
+    def incoming(self, row: int) -> float:
+        """How far off the inputs of a call are: their largest relative L2 error."""
+        errors = [float(self.pairs["rel_l2"][pair]) for pair in self.pairs_of(row, Role.INPUT)]
+        return max((error for error in errors if error == error), default=0.0)
+
+    def site(self, row: int) -> str:
+        """The site of a row."""
+        return self.texts[int(self.sites["site"][row])] or "the root"
+
+
+def _numbers(file: TraceFile, value: int) -> Array | None:
+    if value < 0 or file.count(value) > _MOST or not file.has_bytes(value):
+        return None
+    try:
+        read = file.read(value)
+    except TraceError:
+        return None
+    return read.astype(np.float64) if read.dtype.kind == "f" else None

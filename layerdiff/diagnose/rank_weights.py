@@ -1,0 +1,89 @@
+"""Weights that ranks hold otherwise than the reference: rows of another weight, a part that others have too, numbers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from layerdiff.align.placements import matched_places
+from layerdiff.diagnose.rank_values import APART, HOLDS, RankValues
+from layerdiff.judge.exact import Found
+from layerdiff.judge.measuring_ranks import Placed
+from layerdiff.trace.schema import Role
+
+
+def misplaced_weights(values: RankValues) -> Iterator[Found]:
+    """Weights that no reading puts together: a rank that holds part of another weight, or what another rank has already."""
+    told: set[tuple[int, int]] = set()
+    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
+        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
+        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
+        if placed is None or placed.placement.kind != "sharded" or key in told:
+            continue
+        if placed.placement.fits and not placed.placement.missing and "on no rank" not in placed.placement.name:
+            continue
+        found = _of_another(values, row, pair, placed) or _held_twice(values, row, pair, placed)
+        if found is not None:
+            told.add(key)
+            yield found
+
+
+def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[Found]:
+    """Weights of which one rank alone holds other numbers than its part of the reference's; those in `told` are left out."""
+    known = {(one.row, one.local.value) for one in told}
+    seen: set[tuple[int, int]] = set()
+    for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist():
+        placed, row = values.placed.get(pair), int(values.pairs["site"][pair])
+        key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
+        name = values.texts[key[1]] or "weight"
+        if placed is None or key in seen or (row, name) in known or len(placed.errors) < 2:
+            continue
+        seen.add(key)
+        *others, most = sorted(placed.errors)
+        if not (most > HOLDS and others[-1] <= HOLDS and most > APART * others[-1]):
+            continue
+        index = placed.errors.index(most)
+        rank = values.targets[placed.files[index]].rank or 0
+        said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
+        yield values.local(row, pair, None, said, most, rank=rank)
+
+
+def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
+    """A part that is made of rows of the weights of other modules beside this one."""
+    parts, dim = values.parts(pair), placed.placement.dim
+    if parts is None:
+        return None
+    mine = values.texts[int(values.pairs["position"][pair])]
+    beside = [one for one in np.flatnonzero(values.sites["parent"] == values.sites["parent"][row]).tolist() if one != row]
+    for rank, (part, error) in enumerate(zip(parts, placed.errors, strict=False)):
+        if not error > HOLDS:
+            continue
+        for one in beside:
+            for other in values.pairs_of(one, Role.WEIGHT):
+                whole = values.whole(other)
+                if values.texts[int(values.pairs["position"][other])] != mine or whole is None or whole.ndim != part.ndim:
+                    continue
+                if any(whole.shape[d] != part.shape[d] for d in range(part.ndim) if d != dim):
+                    continue
+                at = matched_places(whole, part, dim)
+                if at is None:
+                    continue
+                same = np.all(np.moveaxis(np.take(whole, at, axis=dim) == part, dim, 0).reshape(at.size, -1), axis=1)
+                if int(same.sum()) >= max(1, at.size // 4):
+                    ranges = f"{int(at[same].min())} to {int(at[same].max())}"
+                    held = f"{values.site(one)}.{mine}"
+                    said = f"rank {placed.files[rank]} holds rows {ranges} of {held} here: fused weights were cut as one block"
+                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=rank, holds=held)
+    return None
+
+
+def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
+    """Parts that several ranks hold while others are on none."""
+    held = np.concatenate(placed.placement.positions)
+    whole = values.whole(pair)
+    left = 0 if whole is None else whole.shape[placed.placement.dim] - np.unique(held[held >= 0]).size
+    if not placed.placement.fits or left <= 0 or held.size == np.unique(held).size:
+        return None
+    said = f"ranks hold the same part, and {left} places are on no rank: {placed.placement.name}"
+    return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)

@@ -19,8 +19,8 @@ from layerdiff.judge.tables import Verdict
 
 Array = NDArray[Any]
 SAMPLE: Final = 1 << 17
-_BLOCK: Final = 1 << 20
-"""Elements that are looked at together."""
+_BLOCK: Final = 1 << 15
+"""Elements that are looked at together: all that is made of them stays in a processor's cache."""
 _SLACK: Final = 1.01
 """Terms of second order in the bound of a few additions."""
 RULE: Final = "the sum of what the ranks put in"
@@ -78,17 +78,17 @@ def reduced(parts: Sequence[Array], result: Array, dtype: str, op: str, ranks: S
     bound = _Bound()
     for start in range(0, len(result), _BLOCK):
         block = slice(start, start + _BLOCK)
-        _hold(np.stack([np.asarray(part[block], np.float64) for part in parts]), result[block], format, op, bound, start)
+        _hold([part[block] for part in parts], result[block], format, op, bound, start)
     if bound.broken or bound.bad:
         return _wrong(parts, result, format, op, ranks, rank, bound)
     return _order(parts, result, format, op, bound)
 
 
-def _hold(terms: Array, result: Array, format: Format, op: str, bound: _Bound, start: int) -> None:
+def _hold(terms: Sequence[Array], result: Array, format: Format, op: str, bound: _Bound, start: int) -> None:
     with np.errstate(all="ignore"):
         got = np.asarray(result, np.float64)
         exact, wide, narrow, size = _allowances(terms, format, op)
-        finite = np.isfinite(terms).all(0)
+        finite = np.isfinite(size)
         error = np.abs(got - exact)
         may_overflow = size * _SLACK >= format.overflow
         classes = ~finite & ~(np.isnan(got) & np.isnan(exact)) & (got != exact)
@@ -110,17 +110,22 @@ def _hold(terms: Array, result: Array, format: Format, op: str, bound: _Bound, s
         bound.last = start + int(where[-1])
 
 
-def _allowances(terms: Array, format: Format, op: str) -> tuple[Array, Array, Array, Array]:
+def _allowances(terms: Sequence[Array] | Array, format: Format, op: str) -> tuple[Array, Array, Array, Array]:
     """Exact result; what it may be off if added in fp32 and rounded once; if every addition is rounded to the dtype; size of the terms."""
-    count, unit = terms.shape[0], format.unit
+    count, unit = len(terms), format.unit
+    exact = np.array(terms[0], np.float64)
     inner = FLOAT32.unit if format.significand_bits <= FLOAT32.significand_bits else 2.0 * unit  # `exact` is in float64 itself
     tiny = format.smallest_normal  # a device may flush what lies below
     if op == "product":
-        exact = np.prod(terms, axis=0)
+        for term in terms[1:]:
+            exact *= term
         size = np.abs(exact)
         return exact, _SLACK * ((count - 1) * inner + unit) * size + tiny, _SLACK * (count + 1) * unit * size + tiny, size
-    size = np.sum(np.abs(terms), axis=0)
-    exact = np.sum(terms, axis=0)
+    size = np.abs(exact)
+    for term in terms[1:]:
+        wide_term = np.asarray(term, np.float64)
+        exact += wide_term
+        size += np.abs(wide_term)
     steps = count - 1
     if op == "avg":
         exact, steps, scaled = exact / count, count + 1, size / count

@@ -20,7 +20,7 @@ from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.diagnose.judging_ranks import judge_ranks
+from layerdiff.diagnose.judging_ranks import judge_calls, judge_ranks
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
@@ -136,6 +136,8 @@ def compare_in_steps(
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
     if isinstance(tables, RankedTables):
+        for _, _, wrong in judge_calls(tables, files, sites, trust) if len(files.reference) > 1 else ():
+            found += wrong
         found += found_at_rows(ranks_together(files.target), tables.row_of)
         told = (*told, *notices_of_ranks(files.target))
     for numbers, _ in [] if ranked else _file_pairs(traces):

@@ -19,6 +19,7 @@ from layerdiff.judge.exact import Found, can_judge_exactly
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
 
 
@@ -51,15 +52,23 @@ def judge_ranks(
         for same in (row, one.row):
             sites["exact"][same] = int(Verdict.INHERITED)
     found += [one for one in by_program if one.local.notice or _module(sites, one.row) not in explained]
-    if any(can_judge_exactly(Both(reference, file)) is None for file in targets):
+    for done, total, wrong in judge_calls(tables, Both((reference,), tuple(targets)), sites, trust):
+        found += wrong
+        yield total + done, 2 * total, found
+    yield 1, 1, found
+
+
+def judge_calls(
+    tables: RankedTables, files: Both[tuple[TraceFile, ...]], sites: dict[str, NDArray[Any]], trust: Collection[str] = ()
+) -> Iterator[tuple[int, int, list[Found]]]:
+    """Every operator call of every rank by itself: hands out (done, all, what is wrong with the last one)."""
+    if any(can_judge_exactly(Both(files.reference[0], file)) is None for file in files.target):
         from layerdiff.judge.own_calls import own_of_ranks
 
-        for done, total, wrong in own_of_ranks(reference, targets, tables.row_of, sites, trust):
+        for done, total, wrong in own_of_ranks(tables, files, sites, trust):
             if wrong is not None:
-                found.append(wrong)
                 sites["exact"][wrong.row] = int(Verdict.INHERITED)
-            yield total + done, 2 * total, found
-    yield 1, 1, found
+            yield done, total, [] if wrong is None else [wrong]
 
 
 def _module(sites: dict[str, NDArray[Any]], row: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.own import Own
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
+from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.own import CONVICTING, excused, replay_own
 from layerdiff.replay.program import contents
 from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import CallKind
+from layerdiff.trace.schema import CallKind, Role
 
 
 def local_of(own: Own, calls: tuple[int, int], operation: Operation) -> Local:
@@ -48,25 +50,46 @@ def _forbidden_kind(cause: str | None) -> str:
 
 
 def own_of_ranks(
-    reference: TraceFile,
-    targets: Sequence[TraceFile],
-    row_of: Mapping[tuple[int, int], int],
-    sites: dict[str, NDArray[Any]],
-    trust: Collection[str] = (),
+    tables: RankedTables, files: Both[tuple[TraceFile, ...]], sites: dict[str, NDArray[Any]], trust: Collection[str] = ()
 ) -> Iterator[tuple[int, int, Found | None]]:
     """Replay every operator call of every rank; hands out (done, all, what is wrong with the call or None).
 
-    A residual that the reference's call of the same operator has too convicts nobody. `row_of`: by file and call, the row of the sites.
+    A residual that the reference's call of the same operator has too convicts nobody. Fills the column `exact` of operators.
     """
-    theirs = Recorded(reference, trust)
-    runs = [Recorded(file, trust) for file in targets]
-    todo = [at for at, row in row_of.items() if sites["kind"][row] == CallKind.OPERATOR]
-    for row in row_of.values():
-        if sites["kind"][row] == CallKind.OPERATOR and sites["reference_call"][row] >= 0:
-            sites["exact"][row] = int(Verdict.ORDER_CONSISTENT)
+    runs = files.map(lambda side: [Recorded(file, trust) for file in side])
+    for row, calls in tables.operators.items():
+        same = _same_bits(files, calls)
+        sites["exact"][row] = int(Verdict.IDENTICAL if same else Verdict.ORDER_CONSISTENT)
+    todo = [at for at, row in tables.row_of.items() if sites["kind"][row] == CallKind.OPERATOR]
     for done, (file, call) in enumerate(todo, 1):
-        row = row_of[file, call]
-        yield done, len(todo), _wrong(runs[file], call, theirs, int(sites["reference_call"][row]), row, targets[file].rank)
+        row = tables.row_of[file, call]
+        partner = runs.reference[int(sites["reference_file"][row])], int(sites["reference_call"][row])
+        yield done, len(todo), _wrong(runs.target[file], call, *partner, row, files.target[file].rank)
+
+
+def _same_bits(files: Both[tuple[TraceFile, ...]], calls: Both[dict[int, int]]) -> bool:
+    """Whether each rank's call made the bits that the same rank's of the reference made; two layouts of as many ranks are asked that."""
+    if calls.reference.keys() != calls.target.keys():
+        return False
+    return all(
+        _results(files.reference[file], calls.reference[file]) == _results(files.target[file], call) for file, call in calls.target.items()
+    )
+
+
+def _results(file: TraceFile, call: int) -> list[Any]:
+    """What tells the results of a call from others; of a view, those of what it shows."""
+    values = [edge.value for edge in file.edges_of(call) if edge.role == Role.OUTPUT]
+    return [(_bits(file, value), file.dtype_name(value), file.shape(value)) for value in values]
+
+
+def _bits(file: TraceFile, value: int) -> Any:
+    """Of a result that holds no numbers (memory not yet written, a device without any) the reason; nothing equals one that was left out."""
+    found = file.fingerprint(value)
+    base = int(file.values.base[value])
+    if found is None and base >= 0:
+        shown = file.fingerprint(base)
+        return object() if shown is None else (shown, file.text(int(file.values.view[value])))
+    return found or (object() if file.has_bytes(value) else file.text(int(file.values.reason[value])) or object())
 
 
 def _wrong(run: Recorded, call: int, reference: Recorded, partner: int, row: int, rank: int | None) -> Found | None:

@@ -35,6 +35,8 @@ class RankedTables(Tables):
         """The same of the reference: a single part where it is one process."""
         self.row_of: dict[tuple[int, int], int] = {}
         """By file and call of every rank, the row of the sites."""
+        self.operators: dict[int, Both[dict[int, int]]] = {}
+        """By row of a paired operator, its call in every file of each side that ran it."""
         self._held: Both[dict[int, dict[tuple[int, int], int]]] = Both({}, {})
         self._own: dict[int, tuple[int, int]] = {}
 
@@ -117,6 +119,7 @@ def add_ranks(
             held = {number: r} if key is None else ours[key]
             statement = reason
             if reason is None and own.kind[at] == CallKind.OPERATOR:
+                tables.operators[row] = Both(held, parts)
                 statement = BY_ITSELF  # what one operator makes of parts is no operator's result on the whole
             elif reason is None:
                 statement = _add(tables, edges, row, (number, held), parts)

@@ -49,7 +49,6 @@ class Case:
     query_norm: bool = False  # over the channels of all query heads
     experts: int = 0
     exchanged: bool = False  # tokens are sent to the experts' ranks and back; else each rank's experts make a part of a sum
-    states_to_rotary: bool = True  # the rotary embedding is handed hidden states, of which it takes the dtype alone
     padded_head: bool = False
     seed: int = 0
     dtype: str = "float32"

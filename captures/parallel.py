@@ -230,7 +230,7 @@ class Llama(nn.Module):
         else:
             x = torch.empty(*ids.shape, cut.case.hidden, dtype=self.layers[0].input_layernorm.weight.dtype)
             dist.recv(x, self.stages.rank - 1)
-        rotary = self.rotary_emb(x if cut.case.states_to_rotary else x.new_zeros(()), positions[None])
+        rotary = self.rotary_emb(x, positions[None])
         sequence = cut.case.kind == "sequence"
         if sequence:
             x = x[:, ranks.places(LENGTH)]

@@ -118,7 +118,7 @@ def compare_in_steps(
     if isinstance(tables, RankedTables):
         parts = Both(tables.ours, tables.ranks)
         total = total_bytes_of_ranks(pairs, sites, files, parts)
-        measured = fill_ranks(pairs, sites, tables.texts, files, parts, placed)
+        measured = fill_ranks(pairs, sites, tables.texts, files, parts, placed, tables.stages)
     else:
         total = total_bytes(pairs, sites, files)
         measured = fill(pairs, sites, tables.texts, files)

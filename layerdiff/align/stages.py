@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Print = tuple[tuple[int, int], str, str]
 """Fingerprint, dtype and shape of a weight."""
@@ -46,6 +46,17 @@ def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print]) ->
         if offset != 0 and most > counted.get(0, 0):
             offsets[before] = offset
     return offsets
+
+
+def stages(sites: Sequence[Iterable[str]]) -> list[int]:
+    """For each rank the number of its stage, by the module paths that it ran: ranks that ran a layer together are of one stage."""
+    layers = [{where[:2] for where in map(split_number, own) if where is not None} for own in sites]
+    found = list(range(len(layers)))
+    for rank, own in enumerate(layers):
+        together = {found[other] for other in range(rank) if own & layers[other]}
+        found = [rank if stage in together else stage for stage in found]
+    order = list(dict.fromkeys(found))
+    return [order.index(stage) for stage in found]
 
 
 def renumbered(offsets: Mapping[str, int]) -> Callable[[str], str]:

@@ -72,8 +72,12 @@ def fill_ranks(
     files: Both[tuple[TraceFile, ...]],
     parts_of: Both[list[tuple[Part, ...]]],
     placed: dict[int, Placed],
+    stages: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair."""
+    """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair.
+
+    `stages`: of a pipeline, for each file of the target. Parts that are no part of a value are taken out of `parts_of`.
+    """
     known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
     likely: dict[tuple[int, ...], str] = {}
     done = 0
@@ -87,13 +91,15 @@ def fill_ranks(
             if len(ours) > 1:
                 found = known[key] = _both_together([(files.reference[file], one) for file, one in ours], targets, parts, likely)
             else:
-                found = known[key] = _measured(reference, value, targets, parts, likely)
+                found = known[key] = _measured(reference, value, targets, parts, likely, stages)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
         for name, number in numbers.columns.items():
             pairs[name][pair] = number
         if where is not None:
             placed[pair] = where
+            if len(where.files) < len(parts):
+                parts_of.target[pair] = tuple(part for part in parts if part[0] in where.files)
             if where.placement.kind != "unknown":
                 if where.shape is not None:
                     pairs["reference_shape"][pair] = texts.intern(json.dumps(list(where.shape)))
@@ -105,7 +111,12 @@ def fill_ranks(
 
 
 def _measured(
-    reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], str]
+    reference: TraceFile,
+    value: int,
+    targets: Sequence[TraceFile],
+    parts: tuple[Part, ...],
+    likely: dict[tuple[int, ...], str],
+    stages: Sequence[int],
 ) -> tuple[Numbers, Placed | None]:
     if not parts:
         return Numbers({"source": int(Source.NOTHING)}, "no rank has it"), None
@@ -125,7 +136,7 @@ def _measured(
         why = "bytes of every rank are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None if placement is None else Placed(placement, files, (), None)
     try:
-        return _together(reference, value, targets, parts, files, likely)
+        return _together(reference, value, targets, parts, likely, stages)
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
 
@@ -162,16 +173,23 @@ def _together(
     value: int,
     targets: Sequence[TraceFile],
     parts: tuple[Part, ...],
-    files: tuple[int, ...],
     likely: dict[tuple[int, ...], str],
+    stages: Sequence[int],
 ) -> tuple[Numbers, Placed]:
     """`likely`: by sizes of a dimension, whole and parts, the reading that fitted last; kept up to date."""
     whole, held = _kept(reference, value), [_kept(targets[file], one) for file, one in parts]
     sizes = _sizes(whole.bits.shape, [x.bits.shape for x in held])
     placement = infer(whole.numbers, [x.numbers for x in held], likely.get(sizes))
+    chosen = list(range(len(parts)))
+    of_stages = {stages[file] for file, _ in parts} if stages else set()
+    if placement.kind == "replicated" and len(of_stages) > 1:
+        # A call that several stages run by themselves is given what each has: it is the reference's in one of them.
+        each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
+        readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(sizes)) for own in each]
+        placement, chosen = min(zip(readings, each, strict=True), key=lambda one: one[0].error)
     if placement.reading and placement.fits and not placement.also:
         likely[sizes] = placement.reading
-    return _screened(whole, held, Placed(placement, files, (), None))
+    return _screened(whole, [held[i] for i in chosen], Placed(placement, tuple(parts[i][0] for i in chosen), (), None))
 
 
 def _both_together(

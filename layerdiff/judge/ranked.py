@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.stages import Print, renumbered, stage_offsets
+from layerdiff.align.stages import Print, renumbered, stage_offsets, stages
 from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
@@ -37,6 +37,8 @@ class RankedTables(Tables):
         """By file and call of every rank, the row of the sites."""
         self.operators: dict[int, Both[dict[int, int]]] = {}
         """By row of a paired operator, its call in every file of each side that ran it."""
+        self.stages: list[int] = []
+        """For each file of the target the stage of a pipeline that it is: all the same where there is none."""
         self._held: Both[dict[int, dict[tuple[int, int], int]]] = Both({}, {})
         self._own: dict[int, tuple[int, int]] = {}
 
@@ -96,6 +98,7 @@ def add_ranks(
     A call of a further reference file has a row of its own only where no file before it ran it (a stage of a pipeline); else it adds parts.
     """
     texts = tables.texts
+    tables.stages = stages([own.site for own in calls.target])
     edges = files.map(lambda side: [Edges(file, texts) for file in side])
     operators = files.map(lambda side: [interned(texts, file, file.calls.operator) for file in side])
     handed = files.map(lambda side: [handed_state(file) for file in side])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerdiff.align.stages import Print, renumbered, split_number, stage_offsets
+from layerdiff.align.stages import Print, renumbered, split_number, stage_offsets, stages
 
 
 def bits(number: int, shape: str = "[4]") -> Print:
@@ -113,3 +113,19 @@ def test_any_stage_finds_its_numbers(first: int, count: int, named_from: int, be
     offsets = stage_offsets(put(layers(0, 30)), put(layers(first, count, named_from=named_from)))
     site = f"{before}.{named_from}.mlp".lstrip(".")
     assert f"{before}.{first}.mlp".lstrip(".") == renumbered(offsets)(site)
+
+
+@pytest.mark.parametrize(
+    ("ran", "found"),
+    [
+        ([["layers.0.mlp", "norm"], ["layers.0.mlp", "norm"]], [0, 0]),
+        ([["layers.0", "layers.1", "rotary"], ["layers.2", "rotary"]], [0, 1]),
+        ([["layers.0"], ["layers.1"], ["layers.0"], ["layers.1"]], [0, 1, 0, 1]),
+        ([["layers.0"], ["layers.1"], ["layers.0", "layers.1"]], [0, 0, 0]),
+        ([["embed"], ["layers.0"], ["layers.1"]], [0, 1, 2]),
+        ([["layers.0.experts.0"], ["layers.0.experts.1"]], [0, 0]),
+        ([], []),
+    ],
+)
+def test_ranks_that_run_a_layer_together_are_one_stage(ran: list[list[str]], found: list[int]) -> None:
+    assert found == stages(ran)

@@ -21,7 +21,7 @@ LAYOUTS: dict[str, Case] = {
     "context": Case("context"),
     "experts": Case("experts", experts=8),
     "exchanged": Case("experts", experts=8, exchanged=True),
-    "pipeline": Case("pipeline", layers=4, states_to_rotary=False),
+    "pipeline": Case("pipeline", layers=4),
 }
 
 
@@ -114,7 +114,9 @@ def rules(name: str, size: int) -> list[Rule]:
     if name == "exchanged":
         return [("*.experts.*", "*", ALONE), ("*.gate", "weight", REPLICATED), ("*.gate", "*", along(0)), *whole]
     assert name == "pipeline"
+    # Each stage hands its own hidden states to the rotary embedding, which takes their dtype alone: one of them is the reference's.
     return [
+        ("rotary_emb", "in[[]0]", ALONE),
         ("rotary_emb", "*", REPLICATED),
         ("", "in[[]0]", REPLICATED),
         ("*", "*", ALONE),

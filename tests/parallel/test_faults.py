@@ -31,7 +31,7 @@ def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, process
 
 @pytest.mark.parametrize(("size", "first"), [(2, 2), (4, 1)])
 def test_a_stage_that_loads_the_layers_of_another_is_found(size: int, first: int, processes: Processes, tmp_path: Path) -> None:
-    case = Case("pipeline", layers=4, states_to_rotary=False, faults=(Fault("stage_offset"),))
+    case = Case("pipeline", layers=4, faults=(Fault("stage_offset"),))
     comparison = compare_traces(*record_ranks(tmp_path, case, size, processes))
     assert {(f"layers.{first}", "pp-layer-offset")} == origins(comparison)
 

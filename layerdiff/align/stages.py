@@ -1,7 +1,8 @@
 """Global numbers for the layers of a pipeline stage that counts its own from zero: told from the weights, never from names.
 
 A path `layers.0.norm` of a stage is the reference's `layers.8.norm` where its weights have the same bits. One offset must hold for all
-numbered weights of a list of layers that are found at all; weights that are cut (tensor parallel) or rounded are not found.
+numbered weights of a list of layers that are found at all; weights in another dtype are found by their mean and root mean square, and
+weights that are cut (tensor parallel) are not found.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 Print = tuple[tuple[int, int], str, str]
 """Fingerprint, dtype and shape of a weight."""
+Figures = tuple[str, str, float, float]
+"""Dtype, shape, mean and root mean square of a weight."""
+_NEAR: Final = 0.01
+"""How far two figures of one weight may be apart, over its root mean square: rounding to bf16 moves them by 1e-4 of it at most."""
+_NEARER: Final = 0.1
+"""How much nearer one layer must be than every other."""
 _NUMBER = re.compile(r"^(.*?)(?:^|\.)(\d+)(?:\.(.*))?$")
 
 
@@ -40,6 +48,36 @@ def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print]) ->
         found = [number - own[1] for before, number, after in places.get(bits, []) if (before, after) == (own[0], own[2])]
         if found:
             votes.setdefault(own[0], Counter()).update(set(found))
+    return _elected(votes)
+
+
+def rounded_stage_offsets(reference: Mapping[str, Figures], stage: Mapping[str, Figures]) -> dict[str, int]:
+    """As `stage_offsets`, of weights that the stage has in another dtype than the reference."""
+    places: dict[tuple[str, str, str], list[tuple[int, Figures]]] = {}
+    for name, known in reference.items():
+        where = split_number(name)
+        if where is not None:
+            places.setdefault((where[0], where[2], known[1]), []).append((where[1], known))
+    votes: dict[str, Counter[int]] = {}
+    for name, mine in stage.items():
+        own = split_number(name)
+        if own is None:
+            continue
+        others = [(number, known) for number, known in places.get((own[0], own[2], mine[1]), []) if known[0] != mine[0]]
+        apart = sorted((_apart(known, mine), number) for number, known in others)
+        if apart and apart[0][0] <= _NEAR and (len(apart) == 1 or apart[0][0] < _NEARER * apart[1][0]):
+            votes.setdefault(own[0], Counter()).update([apart[0][1] - own[1]])
+    return _elected(votes)
+
+
+def _apart(one: Figures, other: Figures) -> float:
+    """How far mean and root mean square are apart, over the larger root mean square."""
+    size = max(one[3], other[3])
+    return (abs(one[2] - other[2]) + abs(one[3] - other[3])) / size if size > 0 else 0.0
+
+
+def _elected(votes: Mapping[str, Counter[int]]) -> dict[str, int]:
+    """The offset that most weights of a list of layers have, where it is another than none."""
     offsets = {}
     for before, counted in votes.items():
         offset, most = max(counted.items(), key=lambda one: (one[1], one[0] == 0))

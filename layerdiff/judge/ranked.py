@@ -6,6 +6,7 @@ tensor is found when they are measured (judge/measuring_ranks.py). A reference o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.stages import Print, renumbered, stage_offsets, stages
+from layerdiff.align.stages import Figures, Print, renumbered, rounded_stage_offsets, stage_offsets, stages
 from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
@@ -63,12 +64,14 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
     Among the stages of a reference that is a pipeline itself the numbers are those of the first that has each weight.
     """
     known: dict[str, Print] = {}
+    figures: dict[str, Figures] = {}
     for file in references:
         known = {**_weight_prints(file), **known}
+        figures = {**_weight_figures(file), **figures}
     found = []
     for file in targets:
         calls = calls_of(file)
-        offsets = stage_offsets(known, _weight_prints(file))
+        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, _weight_prints(file))}
         if offsets:
             site = renumbered(offsets)
             calls = replace(calls, site=[site(one) for one in calls.site])
@@ -84,6 +87,17 @@ def _weight_prints(file: TraceFile) -> dict[str, Print]:
         name, bits = file.text(int(columns.name[value])), file.fingerprint(value)
         if name is not None and bits is not None:
             found[name] = bits, file.dtype_name(value), str(file.shape(value))
+    return found
+
+
+def _weight_figures(file: TraceFile) -> dict[str, Figures]:
+    """What statistics say of each parameter, by its name."""
+    columns = file.values
+    found: dict[str, Figures] = {}
+    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
+        name, statistics = file.text(int(columns.name[value])), file.statistics(value)
+        if name is not None and statistics is not None and math.isfinite(statistics.mean) and math.isfinite(statistics.rms):
+            found[name] = file.dtype_name(value), str(file.shape(value)), statistics.mean, statistics.rms
     return found
 
 

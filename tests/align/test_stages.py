@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerdiff.align.stages import Print, renumbered, split_number, stage_offsets, stages
+from layerdiff.align.stages import Figures, Print, renumbered, rounded_stage_offsets, split_number, stage_offsets, stages
 
 
 def bits(number: int, shape: str = "[4]") -> Print:
@@ -81,6 +81,26 @@ def test_each_list_of_layers_has_its_own_number() -> None:
         for name, pair in layers(first, 2).items()
     }
     assert {"encoder.layers": 2, "decoder.layers": 4} == stage_offsets(whole, stage)
+
+
+def figures(first: int, count: int, dtype: str, *, apart: float = 0.05, rounding: float = 0.0) -> dict[str, Figures]:
+    """Weights whose means part by `apart` from layer to layer, as a stage numbers them."""
+    return {f"layers.{i}.mlp.weight": (dtype, "[8]", apart * (first + i) + rounding, 1.0 - rounding) for i in range(count)}
+
+
+def test_weights_in_another_dtype_are_found_by_their_figures() -> None:
+    whole = figures(0, 8, "float32")
+    assert {"layers": 4} == rounded_stage_offsets(whole, figures(4, 4, "bfloat16", rounding=1e-4))
+    assert {} == rounded_stage_offsets(whole, figures(0, 4, "bfloat16", rounding=1e-4))
+    assert {} == rounded_stage_offsets(whole, figures(4, 4, "float32"))  # in the same dtype bits tell
+
+
+def test_figures_that_are_alike_in_every_layer_or_near_none_say_nothing() -> None:
+    whole = figures(0, 8, "float32", apart=0.0)
+    assert {} == rounded_stage_offsets(whole, figures(4, 4, "bfloat16", apart=0.0))
+    assert {} == rounded_stage_offsets(figures(0, 4, "float32"), figures(6, 2, "bfloat16"))
+    zeros = {name: (dtype, shape, 0.0, 0.0) for name, (dtype, shape, *_) in figures(0, 8, "float32").items()}
+    assert {} == rounded_stage_offsets(zeros, {name: ("bfloat16", *known[1:]) for name, known in zeros.items()})
 
 
 @pytest.mark.parametrize(

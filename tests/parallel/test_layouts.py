@@ -26,7 +26,7 @@ def test_nothing_is_found_and_every_value_is_placed(name: str, size: int, dtype:
     assert {key: expected(made, *key) for key in found} == found
 
 
-@pytest.mark.parametrize("name", ["tensor", "sequence", "context", "experts"])
+@pytest.mark.parametrize("name", ["tensor", "sequence", "context", "experts", "pipeline"])
 def test_a_coarser_target_is_placed_too(name: str, processes: Processes, tmp_path: Path) -> None:
     case = replace(LAYOUTS[name], dtype="bfloat16")
     comparison = compare_traces(*record_ranks(tmp_path, case, 2, processes, reference=LAYOUTS[name].alone))

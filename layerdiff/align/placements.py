@@ -107,13 +107,13 @@ def _along(mask: NDArray[np.bool_], dim: int, dims: int) -> NDArray[np.bool_]:
     return mask.reshape((1,) * dim + (-1,) + (1,) * (dims - dim - 1))
 
 
-def infer(reference: Array, parts: Sequence[Array], likely: str | None = None) -> Placement:
+def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = None) -> Placement:
     """The placement of the ranks' values, given the reference's.
 
     Args:
         reference: the logical tensor, as numbers.
         parts: what each rank holds, in rank order, as numbers.
-        likely: the reading that fitted other values of these sizes; it is taken where none fits this one.
+        likely: a sharding that fitted another value of these sizes; it is taken where none fits this one.
     """
     reference, parts = thinned(reference, parts)
     shapes = {part.shape for part in parts}
@@ -157,7 +157,7 @@ def thinned(reference: Array, parts: Sequence[Array]) -> tuple[Array, Sequence[A
     return np.ascontiguousarray(reference[chosen]), [np.ascontiguousarray(part[chosen]) for part in parts]
 
 
-def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: str | None = None) -> tuple[Placement, Array, Placement]:
+def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: Placement | None = None) -> tuple[Placement, Array, Placement]:
     """The placements of two layouts of one logical tensor, and that tensor as the first has it.
 
     Each reading of the first that its shapes allow makes a tensor; the one that the second fits best is taken.
@@ -223,10 +223,15 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     return Placement("replicated", "replicated, and the ranks differ", error=each, against=summed)
 
 
-def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: str | None) -> Placement:
+def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placement | None) -> Placement:
     """The best reading along one dimension; where none fits the likely one, or the plain one."""
     size, sizes = reference.shape[dim], [part.shape[dim] for part in parts]
     readings = [(name, at) for name, at in _readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
+    matched_before = ""
+    if likely is not None and not likely.reading and [at.size for at in likely.positions] == sizes:
+        matched_before = _said(likely.positions, size)
+        readings.append((matched_before, list(likely.positions)))
+    known = "" if likely is None else likely.reading or matched_before
     scored = sorted(
         ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(readings)), key=lambda one: one[:2]
     )
@@ -243,13 +248,15 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: str | N
         held = sum(sizes)
         return Placement("unknown", f"its parts hold {held} of {size} places along dimension {dim}")
     if not best[0] < _FITS:
-        error, _, name, at = min(scored, key=lambda one: (one[2] != likely, one[1]))  # the readings begin with the plain one
-        return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=name, fits=False)
+        error, _, name, at = min(scored, key=lambda one: (one[2] != known, one[1]))  # the readings begin with the plain one
+        regular = "" if name == matched_before else name
+        return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=regular, fits=False)
     error, _, name, at = best
     others = [one for one in scored if one is not best]
     also = tuple(one[2] for one in others if one[0] <= _ALIKE * error + 1e-12 and not _same(one[3], at))
     rest = min((one[0] for one in others if not _same(one[3], at)), default=np.nan)
-    return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest, name)
+    regular = "" if name == matched_before else name
+    return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest, regular)
 
 
 def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:

@@ -27,6 +27,8 @@ from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
+SURELY: Final = 0.05
+"""Relative error up to which parts that were matched one by one are believed of other values too."""
 T = TypeVar("T")
 _AT_ONCE: Final = 1 << 18
 """Elements of a part that are measured at once."""
@@ -79,7 +81,7 @@ def fill_ranks(
     `stages`: of a pipeline, for each file of the target. Parts that are no part of a value are taken out of `parts_of`.
     """
     known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
-    likely: dict[tuple[int, ...], str] = {}
+    likely: dict[tuple[int, ...], Placement] = {}
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
         value, parts, ours = int(pairs["reference_value"][pair]), parts_of.target[pair], parts_of.reference[pair]
@@ -115,7 +117,7 @@ def _measured(
     value: int,
     targets: Sequence[TraceFile],
     parts: tuple[Part, ...],
-    likely: dict[tuple[int, ...], str],
+    likely: dict[tuple[int, ...], Placement],
     stages: Sequence[int],
 ) -> tuple[Numbers, Placed | None]:
     if not parts:
@@ -173,10 +175,10 @@ def _together(
     value: int,
     targets: Sequence[TraceFile],
     parts: tuple[Part, ...],
-    likely: dict[tuple[int, ...], str],
+    likely: dict[tuple[int, ...], Placement],
     stages: Sequence[int],
 ) -> tuple[Numbers, Placed]:
-    """`likely`: by sizes of a dimension, whole and parts, the reading that fitted last; kept up to date."""
+    """`likely`: by sizes of a dimension, whole and parts, the sharding that fitted last; kept up to date."""
     whole, held = _kept(reference, value), [_kept(targets[file], one) for file, one in parts]
     sizes = _sizes(whole.bits.shape, [x.bits.shape for x in held])
     placement = infer(whole.numbers, [x.numbers for x in held], likely.get(sizes))
@@ -187,13 +189,13 @@ def _together(
         each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
         readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(sizes)) for own in each]
         placement, chosen = min(zip(readings, each, strict=True), key=lambda one: one[0].error)
-    if placement.reading and placement.fits and not placement.also:
-        likely[sizes] = placement.reading
+    if placement.kind == "sharded" and placement.fits and not placement.also and (placement.reading or placement.error < SURELY):
+        likely[sizes] = placement
     return _screened(whole, [held[i] for i in chosen], Placed(placement, tuple(parts[i][0] for i in chosen), (), None))
 
 
 def _both_together(
-    ours: Sequence[tuple[TraceFile, int]], targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], str]
+    ours: Sequence[tuple[TraceFile, int]], targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], Placement]
 ) -> tuple[Numbers, Placed | None]:
     """A value that both sides have in parts: the logical tensor as the reference's ranks have it, and as the target's."""
     theirs = [(targets[file], one) for file, one in parts]

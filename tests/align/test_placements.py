@@ -211,9 +211,28 @@ def test_a_constant_fits_every_reading() -> None:
 def test_where_nothing_fits_the_likely_reading_stands_in() -> None:
     whole = numbers(8, 3)
     parts = [whole[[0, 1, 6, 7]], numbers(4, 3, seed=1)]
-    plain, likely = infer(whole, parts), infer(whole, parts, "zigzag")
+    zigzag = infer(whole, cut(whole, READINGS["zigzag"][1]))
+    plain, likely = infer(whole, parts), infer(whole, parts, zigzag)
     assert ("sharded along 0, contiguous; no reading fits", False) == (plain.name, plain.fits)
     assert ("sharded along 0, zigzag; no reading fits", False) == (likely.name, likely.fits)
+
+
+def test_parts_that_were_matched_stand_in_too() -> None:
+    weight, value, held = numbers(16, 6), numbers(16, 30, seed=1), [[0, 1, 2, 3, 8, 9, 12, 13], [4, 5, 6, 7, 10, 11, 14, 15]]
+    matched = infer(weight, cut(weight, held))
+    parts = cut(value + numbers(16, 30, seed=2), held)
+    found = infer(value, parts, matched)
+    assert (held, False, "") == (positions(found), found.fits, found.reading)
+    assert f"{matched.name}; no reading fits" == found.name
+    good = infer(value, cut(value, held), matched)
+    assert (matched.name, (), "") == (good.name, good.also, good.reading)
+    assert held != positions(infer(value, parts))
+
+
+def test_what_was_matched_yields_to_a_reading_that_fits() -> None:
+    weight, value = numbers(8, 6), numbers(8, 30, seed=1)
+    matched = infer(weight, cut(weight, [[0, 3, 5, 6], [1, 2, 4, 7]]))
+    assert "sharded along 0, contiguous" == infer(value, [value[:4], value[4:]], matched).name
 
 
 def test_a_rank_of_four_that_is_off_hides_no_reading() -> None:

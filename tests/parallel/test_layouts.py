@@ -33,3 +33,10 @@ def test_a_coarser_target_is_placed_too(name: str, processes: Processes, tmp_pat
     assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
     found, made = placements(comparison), rules(name, 2)
     assert {key: expected(made, *key) for key in found} == found
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_nothing_is_found_by_operators_either(name: str, processes: Processes, tmp_path: Path) -> None:
+    comparison = compare_traces(*record_ranks(tmp_path, replace(LAYOUTS[name], dtype="bfloat16"), 2, processes, operators=True))
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert not comparison.defect

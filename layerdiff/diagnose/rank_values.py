@@ -27,7 +27,7 @@ APART: Final = 10.0
 """How many times further off one rank's part must be than any other's, to be named alone."""
 _MOST: Final = 1 << 24
 """Elements of a value that is looked at."""
-RULE: Final = "ranks: an equality between what they recorded"
+RULE: Final = "ranks: residual of an equality between what they recorded"
 
 
 @dataclass(frozen=True)

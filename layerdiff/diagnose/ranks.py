@@ -263,7 +263,8 @@ def with_ranks(origins: Sequence[Origin], sites: Columns, placed: Columns) -> tu
 def _with_rank(origin: Origin, sites: Columns, placed: Columns) -> Origin:
     own = origin.evidence.get("rank")
     if own is not None:
-        return replace(origin, rank=int(own), statement=f"on rank {int(own)}: {origin.statement}")
+        said = origin.statement if origin.statement.startswith(f"rank {int(own)} ") else f"on rank {int(own)}: {origin.statement}"
+        return replace(origin, rank=int(own), statement=said)
     pair = int(sites["pair"][origin.row])
     here = np.flatnonzero(placed["pair"] == pair) if pair >= 0 else np.empty(0, np.int64)
     errors = {int(placed["rank"][i]): float(placed["error"][i]) for i in here.tolist() if not np.isnan(placed["error"][i])}

@@ -67,7 +67,9 @@ def judge_calls(
 
         for done, total, wrong in own_of_ranks(tables, files, sites, trust):
             if wrong is not None:
-                sites["exact"][wrong.row] = int(Verdict.INHERITED)
+                for row in (wrong.row, int(sites["parent"][wrong.row])):  # what the module around hands on is off by that
+                    if row >= 0:
+                        sites["exact"][row] = int(Verdict.INHERITED)
             yield done, total, [] if wrong is None else [wrong]
 
 

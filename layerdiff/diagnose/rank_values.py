@@ -98,4 +98,7 @@ def _numbers(file: TraceFile, value: int) -> Array | None:
         read = file.read(value)
     except TraceError:
         return None
-    return read.astype(np.float64) if read.dtype.kind == "f" else None
+    if read.dtype.kind != "f":
+        return None
+    with np.errstate(invalid="ignore"):  # memory that nothing was written to may hold a signalling NaN
+        return read.astype(np.float64)

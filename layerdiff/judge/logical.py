@@ -59,7 +59,10 @@ def _laid(
     ranks: Sequence[tuple[Part, ...]],
     placed: Mapping[int, Placed],
 ) -> dict[int, Laid] | None:
-    """By value of the reference the logical value of the ranks, without those that they have in two ways; None where it is too much."""
+    """By value of the reference the logical value of the ranks, without those that they have in two ways; None where it is too much.
+
+    Without numbers of its own such a value is computed by the program, or what reads it is judged by thresholds.
+    """
     kinds = np.asarray(sites["kind"])[np.asarray(pairs["site"])]
     found: dict[int, Laid] = {}
     seen: dict[int, tuple[Part, ...]] = {}
@@ -68,6 +71,10 @@ def _laid(
     for pair, where in placed.items():
         value, parts = int(pairs["reference_value"][pair]), ranks[pair]
         if kinds[pair] != CallKind.MODULE or where.placement.kind == "unknown" or value in torn or seen.get(value) == parts:
+            continue
+        if where.equal is False:  # ranks that should hold the same and do not: whose is it? where they part is said elsewhere
+            torn.add(value)
+            found.pop(value, None)
             continue
         parts = tuple(part for part in parts if part[0] in where.files)
         if not parts or not all(targets[file].has_bytes(one) for file, one in parts):

@@ -199,7 +199,8 @@ def _read(file: TraceFile, value: int) -> Array:
 
 
 def _wide(x: Array) -> Array:
-    return x.astype(np.float64) if x.dtype.kind == "f" else x
+    with np.errstate(invalid="ignore"):  # memory that nothing was written to may hold a signalling NaN
+        return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 
 def _operands(file: TraceFile, operation: Operation) -> str:

@@ -358,5 +358,6 @@ def contents(run: Recorded, value: int) -> Array:
     if run.file.dtype_name(value) == "bool":
         return read.astype(np.bool_)
     if read.dtype.kind == "f":
-        return read.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # memory that nothing was written to may hold a signalling NaN
+            return read.astype(np.float64)
     return read.astype(np.complex128) if read.dtype.kind == "c" else read

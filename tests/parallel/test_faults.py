@@ -50,6 +50,7 @@ def test_a_rank_that_is_off_alone_is_named(name: str, size: int, rank: int, proc
 def test_a_second_fault_on_one_rank_is_found_beside_one_of_all(size: int, processes: Processes, tmp_path: Path) -> None:
     faults = (Fault("sum_missing", layer=0), Fault("kernel_off", layer=1, rank=size - 1))
     comparison = compare_traces(*record_ranks(tmp_path, Case(faults=faults), size, processes, operators=True))
-    found = [(origin.site, origin.cause, origin.rank) for origin in comparison.origins]
-    assert (f"{ATTENTION}.o_proj", "allreduce-missing", None) in found
-    assert ("layers.1.mlp.gate_up_proj/aten.mm.default#0", "k-range-missing", size - 1) in found
+    assert [
+        (f"{ATTENTION}.o_proj", "allreduce-missing", None),
+        ("layers.1.mlp.gate_up_proj/aten.mm.default#0", "k-range-missing", size - 1),
+    ] == [(origin.site, origin.cause, origin.rank) for origin in comparison.origins]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 Print = tuple[tuple[int, int], str, str]
@@ -32,23 +32,34 @@ def split_number(path: str) -> tuple[str, int, str] | None:
 def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print]) -> dict[str, int]:
     """By list of layers (`model.layers`) what has to be added to a stage's own numbers; nothing for lists that count globally already.
 
+    A list may lie inside another: the experts of a layer (`model.layers.3.mlp.experts`) on a rank that counts its own from zero. A weight
+    speaks where its name differs from the reference's in one number; where both lists are off, the outer one is found first.
+
     Args:
         reference, stage: the bits of each weight, by its whole name.
     """
-    places: dict[Print, list[tuple[str, int, str]]] = {}
+    places: dict[Print, list[list[str]]] = {}
     for name, bits in reference.items():
-        where = split_number(name)
-        if where is not None:
-            places.setdefault(bits, []).append(where)
+        places.setdefault(bits, []).append(name.split("."))
     votes: dict[str, Counter[int]] = {}
     for name, bits in stage.items():
-        own = split_number(name)
-        if own is None:
-            continue
-        found = [number - own[1] for before, number, after in places.get(bits, []) if (before, after) == (own[0], own[2])]
-        if found:
-            votes.setdefault(own[0], Counter()).update(set(found))
+        own = name.split(".")
+        said = {vote for other in places.get(bits, []) for vote in _votes(own, other)}
+        for before, offset in said:
+            votes.setdefault(before, Counter()).update([offset])
     return _elected(votes)
+
+
+def _votes(own: list[str], other: list[str]) -> Iterator[tuple[str, int]]:
+    """(list, offset) for each number in a name, where it differs from another name in one number at most."""
+    if len(own) != len(other):
+        return
+    differing = [i for i, (mine, theirs) in enumerate(zip(own, other, strict=True)) if mine != theirs]
+    if len(differing) > 1 or not all(own[i].isdecimal() and other[i].isdecimal() for i in differing):
+        return
+    for i, part in enumerate(own):
+        if part.isdecimal():
+            yield ".".join(own[:i]), int(other[i]) - int(part)
 
 
 def rounded_stage_offsets(reference: Mapping[str, Figures], stage: Mapping[str, Figures]) -> dict[str, int]:
@@ -98,16 +109,17 @@ def stages(sites: Sequence[Iterable[str]]) -> list[int]:
 
 
 def renumbered(offsets: Mapping[str, int]) -> Callable[[str], str]:
-    """Sites with the global numbers of their layers."""
+    """Sites with the global numbers of their layers, and of what is counted inside them; `offsets` by the names that the stage has."""
+    inner_first = sorted(offsets.items(), key=lambda one: -one[0].count(".") - bool(one[0]))
 
     def site(path: str) -> str:
-        for before, offset in offsets.items():
+        for before, offset in inner_first:
             head = f"{before}." if before else ""
             if path.startswith(head):
                 number, dot, rest = path[len(head) :].partition(".")
                 digits, slash, operator = number.partition("/")
                 if digits.isdecimal():
-                    return f"{head}{int(digits) + offset}{slash}{operator}{dot}{rest}"
+                    path = f"{head}{int(digits) + offset}{slash}{operator}{dot}{rest}"
         return path
 
     return site

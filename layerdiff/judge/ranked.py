@@ -21,6 +21,8 @@ from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, ValueKind
 
+_LISTS: Final = 3
+"""Lists inside one another that are numbered."""
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
@@ -70,11 +72,15 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
         figures = {**_weight_figures(file), **figures}
     found = []
     for file in targets:
-        calls = calls_of(file)
-        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, _weight_prints(file))}
-        if offsets:
+        calls, prints = calls_of(file), _weight_prints(file)
+        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, prints)}
+        for _ in range(_LISTS):
+            if not offsets:
+                break
             site = renumbered(offsets)
             calls = replace(calls, site=[site(one) for one in calls.site])
+            prints = {site(name): bits for name, bits in prints.items()}
+            offsets = stage_offsets(known, prints)  # lists inside those that have their numbers now
         found.append(calls)
     return found
 

@@ -149,3 +149,33 @@ def test_any_stage_finds_its_numbers(first: int, count: int, named_from: int, be
 )
 def test_ranks_that_run_a_layer_together_are_one_stage(ran: list[list[str]], found: list[int]) -> None:
     assert found == stages(ran)
+
+
+def experts(first: int, count: int, *, named_from: int = 0, layer: int = 0, named: int | None = None) -> dict[str, Print]:
+    """Weights of experts `first`, ... of a layer, numbered from `named_from`; `named` is the layer's own number."""
+    number = layer if named is None else named
+    return {f"layers.{number}.experts.{named_from + i}.w": bits(10_000 * (layer + 1) + first + i) for i in range(count)}
+
+
+def test_experts_that_a_rank_counts_from_zero_are_moved() -> None:
+    reference = {**layers(0, 2), **experts(0, 8), **experts(0, 8, layer=1)}
+    rank = {**layers(0, 2), **experts(4, 4), **experts(4, 4, layer=1)}
+    offsets = stage_offsets(reference, rank)
+    assert {"layers.0.experts": 4, "layers.1.experts": 4} == offsets
+    assert "layers.1.experts.6.gate" == renumbered(offsets)("layers.1.experts.2.gate")
+    assert "layers.1.norm" == renumbered(offsets)("layers.1.norm")
+
+
+def test_an_inner_list_is_found_once_the_outer_one_has_its_numbers() -> None:
+    reference = {**layers(0, 4), **experts(0, 8, layer=2)}
+    stage = {**layers(2, 2), **experts(4, 4, layer=2, named=0)}
+    outer = stage_offsets(reference, stage)
+    assert {"layers": 2} == outer
+    site = renumbered(outer)
+    assert {"layers.2.experts": 4} == stage_offsets(reference, {site(name): known for name, known in stage.items()})
+
+
+def test_numbers_of_two_lists_are_added_inner_first() -> None:
+    assert "layers.5.experts.6/aten.mm.default#0" == renumbered({"layers": 2, "layers.3.experts": 4})(
+        "layers.3.experts.2/aten.mm.default#0"
+    )

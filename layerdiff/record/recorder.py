@@ -105,6 +105,7 @@ class Recorder:
         self._collectives: Collectives | None = None
         self._compiled_before = 0
         self._handles_sigterm = False
+        self._closing = self._terminated_meanwhile = False
 
     def __enter__(self) -> Recorder:
         self.start()
@@ -192,6 +193,14 @@ class Recorder:
         if hooks is None or delivery is None or writer is None:
             return
         self._delivery = None
+        self._closing = True
+        try:
+            self._close(hooks, delivery, writer, quiet=quiet)
+        finally:
+            self._closing = False
+            self._let_sigterm_go()
+
+    def _close(self, hooks: ModuleHooks, delivery: Delivery, writer: TraceWriter, *, quiet: bool) -> None:
         if self._mode is not None:
             self._mode.stop()
         if self._collectives is not None:
@@ -199,9 +208,6 @@ class Recorder:
         hooks.remove()
         _recording.discard(self)
         atexit.unregister(self.close)
-        if self._handles_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated:
-            with contextlib.suppress(ValueError):  # not in the main thread any more
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         described = [root.module for root in hooks.roots if root.index is not None]
         remarks: dict[str, Any] = {"environment": describe(described or ([] if self._model is None else [self._model]))}
         if self._skipped:
@@ -229,7 +235,19 @@ class Recorder:
         what = "no module was called" if self._model is None else f"no forward of the {type(self._model).__name__} ran"
         return f"{what} while recording. A forward called directly (model.forward(...)) or replayed from a captured graph is not seen."
 
+    def _let_sigterm_go(self) -> None:
+        """Leave the signal as it was; one that came while the trace was being closed is sent again."""
+        if self._handles_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated:
+            with contextlib.suppress(ValueError):  # not in the main thread any more
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._terminated_meanwhile:
+            self._terminated_meanwhile = False
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if self._closing:  # a launcher ends its other processes just when their scripts end by themselves
+            self._terminated_meanwhile = True
+            return
         self.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

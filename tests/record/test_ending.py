@@ -122,3 +122,22 @@ def test_a_forked_child_leaves_the_parents_trace_alone(tmp_path: Path, recorded:
     assert trace.file.complete
     assert ["", "0", "1"] * 2 == trace.sites
     assert ["run.py", "trace.h5"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_signal_while_the_trace_is_being_closed_waits_for_it(tmp_path: Path, recorded: Any) -> None:
+    done = run(
+        tmp_path,
+        """
+        from layerdiff.record.delivery import Delivery
+        close = Delivery.close
+        def slow(delivery):
+            os.kill(os.getpid(), signal.SIGTERM)  # as a launcher does when another of its processes has died
+            close(delivery)
+        Delivery.close = slow
+        with Recorder("trace.h5", model):
+            model(x)
+        print("not reached")
+        """,
+    )
+    assert (-signal.SIGTERM, "") == (done.returncode, done.stdout), done.stderr
+    assert recorded(tmp_path / "trace.h5").file.complete

@@ -50,6 +50,11 @@ async def opened(pilot: Pilot[None], report: OrderReport, *keys: str) -> None:
 async def settled(pilot: Pilot[None]) -> None:
     await pilot.pause()
     await pilot.app.workers.wait_for_complete()
+    screen = pilot.app.screen
+    for _ in range(400):  # the work begins after the screen's first paint
+        if not isinstance(screen, OrderScreen) or screen.report is not None or screen.why is not None:
+            break
+        await pilot.pause(0.05)
     await pilot.pause()
 
 

@@ -11,28 +11,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.contract import Array, ContractError, bind, bounded
+from layerdiff.arithmetic.contract import Array, ContractError, bounded
+from layerdiff.arithmetic.contracts.attention import bound_arguments
 from layerdiff.arithmetic.formats import Format
 from layerdiff.arithmetic.rows import SIGMA, UNIT, Narrow, Rows, distance, farthest, narrow
 from layerdiff.trace.arguments import Arguments
 
-_QKV: Final = ("query", "key", "value")
-_WITH_SUM: Final = (*_QKV, "attn_mask", "compute_log_sumexp", "dropout_p", "is_causal")
-_NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "_scaled_dot_product_flash_attention_for_cpu": (*_QKV, "dropout_p", "is_causal", "attn_mask", "scale"),
-    "_scaled_dot_product_efficient_attention": (*_WITH_SUM, "scale"),
-    "_scaled_dot_product_flash_attention": (*_QKV, "dropout_p", "is_causal", "return_debug_mask", "scale"),
-    "_scaled_dot_product_cudnn_attention": (*_WITH_SUM, "return_debug_mask", "scale"),
-    "_scaled_dot_product_fused_attention_overrideable": (*_QKV, "attn_mask", "dropout_p", "is_causal", "return_debug_mask", "scale"),
-}
-_DEFAULTS: Final[dict[str, Any]] = {
-    "attn_mask": None,
-    "dropout_p": 0.0,
-    "is_causal": False,
-    "scale": None,
-    "compute_log_sumexp": True,
-    "return_debug_mask": False,
-}
+_FUSED: Final = frozenset(
+    {
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_fused_attention_overrideable",
+    }
+)
 _OPERATOR: Final = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 """Whose contract takes any mask; what fused attention computes is the same for all of them."""
 _MANY: Final = 8.0
@@ -41,12 +34,10 @@ _MANY: Final = 8.0
 
 def attention_rows(name: str, arguments: Arguments) -> Rows | None:
     """The rows of the call `aten.<name>`; None where it is no fused attention. Raises ContractError."""
-    names = _NAMES.get(name)
-    if names is None:
+    if name not in _FUSED:
         return None
-    kwargs = {("attn_mask" if key == "attn_bias" else key): value for key, value in arguments.kwargs.items()}
-    found = dict(zip(names, bind(Arguments(arguments.args, kwargs), names, **_DEFAULTS), strict=True))
-    query, key, value = (found[one] for one in _QKV)
+    found = bound_arguments(name, arguments)
+    query, key, value = found["query"], found["key"], found["value"]
     mask = found.get("attn_mask")
     if found["dropout_p"] or query.ndim != 4 or key.ndim != 4 or value.ndim != 4 or any(x.dtype.kind != "f" for x in (query, key, value)):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from layerdiff.arithmetic.orders.summing import Product
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.trace.arguments import Arguments, decode
+from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
 Read = Callable[[int], Array]
@@ -58,8 +60,11 @@ class Composed:
         return Product(np.concatenate([part.left for part in self.parts], -1), np.concatenate([part.right for part in self.parts], -2))
 
 
-def composed_sum(run: Recorded, value: int, read: Read) -> Composed | None:
-    """The products that a value is the sum of, where there are two at least; None for a value that is made otherwise."""
+def composed_sum(run: Recorded, operation: Operation) -> Composed | None:
+    """The products that the first output of a call is the sum of, where there are two at least; None where it is made otherwise."""
+    if not operation.outputs:
+        return None
+    read = partial(read_value, run.file)
     found: list[Part] = []
     dtypes: list[str] = []
 
@@ -91,7 +96,7 @@ def composed_sum(run: Recorded, value: int, read: Read) -> Composed | None:
         here = str(len(found) - 1)
         return here if start is None else f"({start} + {here})"
 
-    how = walk(value)
+    how = walk(first_output(operation))
     if how is None or len(found) < 2:
         return None
     if len({(part.left.shape[:-1], part.right.shape[-1]) for part in found}) != 1:
@@ -172,3 +177,14 @@ def _found_at(rows: Array, whole: Array) -> tuple[int, int] | None:
         if np.array_equal(whole[start : start + rows.shape[0]], rows):
             return start, start + rows.shape[0]
     return None
+
+
+def first_output(operation: Operation) -> int:
+    """The value of the first output that a call has."""
+    return operation.outputs[min(operation.outputs)]
+
+
+def read_value(file: TraceFile, value: int) -> Array:
+    """A value as numbers, floats in float32 or wider; booleans as such. Raises TraceError without bytes."""
+    found = file.read(value)
+    return found.astype(np.bool_) if file.dtype_name(value) == "bool" else found

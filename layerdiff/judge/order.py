@@ -6,9 +6,9 @@ few of them. Nothing here needs torch, unless an operator has no contract of its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,11 +26,11 @@ from layerdiff.arithmetic.orders.variants import Variants, variants_of
 from layerdiff.arithmetic.own import Own, replay_call
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.errors import TraceError
-from layerdiff.judge.composed import Composed, arguments_of, composed_sum, covered_terms
+from layerdiff.judge.composed import arguments_of, composed_sum, covered_terms, first_output, read_value
+from layerdiff.judge.site_call import call_at
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.reader import Trace, TraceFile
-from layerdiff.trace.schema import CallKind, Role
 
 Array = NDArray[Any]
 Trees = tuple[tuple[str, Tree], ...]
@@ -38,7 +38,6 @@ ROWS: Final = 512
 COLUMNS: Final = 1024
 BATCHES: Final = 8
 """Rows, columns and matrices of a product that are looked at."""
-_FUSED: Final = ("attention", "softmax", "_norm")
 _LISTED: Final = 4
 """Parts of a composed sum that are listed."""
 _SHORT: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
@@ -61,11 +60,11 @@ def analyse_call(file: TraceFile, call: int, *, trees: Trees = (), side: str = "
     if contract is None or contract.exact is None:
         return _by_ladder(run, operation, site, side, _own_with_torch(run, operation, site))
     try:
-        arguments = arguments_of(operation, lambda value: _read(file, value))
+        arguments = arguments_of(operation, partial(read_value, file))
         product = contract.product(arguments) if contract.product is not None else None
         if product is not None:
             return examine(_sum_of_product(file, operation, product), trees, site=site, side=side)
-        wide = arguments_of(operation, lambda value: _wide(_read(file, value)))
+        wide = arguments_of(operation, lambda value: _wide(read_value(file, value)))
         one = _sum_of_terms(file, operation, contract, wide)
         if one is not None:
             return examine(one, trees, site=site, side=side)
@@ -82,7 +81,7 @@ def order_of_trace(
 
     Raises TraceError for a site that is not there (close ones are named), or where it was recorded without operands.
     """
-    file, call = _call_at(trace, site, step, occurrence, rank)
+    file, call = call_at(trace, site, step, occurrence, rank)
     found = _analysed(file, call, trees, "")
     return OrderReport((found[0],), found[0].verdict, found[0].statement, found[1], found[0].advice)
 
@@ -101,8 +100,8 @@ def order_of_pair(
 
     Where one run makes the sum in several calls and the other in one, both are taken as one sum. Raises TraceError as `order_of_trace`.
     """
-    theirs_at = _call_at(target, site, step, occurrence, rank, other=reference)
-    ours_at = _call_at(reference, site, step, occurrence, rank, other=target)
+    theirs_at = call_at(target, site, step, occurrence, rank, other=reference)
+    ours_at = call_at(reference, site, step, occurrence, rank, other=target)
     return order_of_calls(ours_at, theirs_at, trees=trees)
 
 
@@ -138,7 +137,7 @@ def _analysed(file: TraceFile, call: int, trees: Trees, side: str) -> tuple[Anal
     """A call's analysis, taken together with the calls whose results it adds up; and, for those, what is added how."""
     run = Recorded(file)
     operation = run.operation(call)
-    composed = composed_sum(run, _output(operation), lambda value: _read(file, value)) if operation.outputs else None
+    composed = composed_sum(run, operation)
     if composed is None:
         return analyse_call(file, call, trees=trees, side=side), ()
     site = file.site(call)
@@ -162,15 +161,16 @@ def _analysed(file: TraceFile, call: int, trees: Trees, side: str) -> tuple[Anal
 
 def _coverage(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tuple[str, ...]:
     """Where the reference multiplies one matrix and the target parts of it: which rows of it no part multiplies."""
-    composed = _composed(*theirs)
-    if composed is None or _composed(*ours) is not None:
+    (file, call), (target, its) = ours, theirs
+    run, whole_of = Recorded(target), Recorded(file)
+    operation = whole_of.operation(call)
+    composed = composed_sum(run, run.operation(its))
+    if composed is None or composed_sum(whole_of, operation) is not None:
         return ()
-    file, call = ours
-    operation = Recorded(file).operation(call)
     contract = contract_of(operation.name)
     product = None
     if contract is not None and contract.product is not None:
-        product = contract.product(arguments_of(operation, lambda value: _read(file, value)))
+        product = contract.product(arguments_of(operation, partial(read_value, file)))
     if product is None or product.right.ndim != 2:
         return ()
     ranges, missing = covered_terms(composed, product.right)
@@ -180,22 +180,6 @@ def _coverage(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tup
     parts = ", ".join(each if len(each) <= 2 * _LISTED else [*each[:_LISTED], "...", each[-1]])
     left_out = f"; no part has {', '.join(f'[{a}, {b})' for a, b in missing)}" if missing else ""
     return (f"Of the reference's {product.right.shape[0]} terms, part {parts}{left_out}.",)
-
-
-def _composed(file: TraceFile, call: int) -> Composed | None:
-    run = Recorded(file)
-    operation = run.operation(call)
-    return composed_sum(run, _output(operation), lambda value: _read(file, value)) if operation.outputs else None
-
-
-def _output(operation: Operation) -> int:
-    return operation.outputs[min(operation.outputs)]
-
-
-def _read(file: TraceFile, value: int) -> Array:
-    """A value as numbers, floats in float32 or wider; booleans as such. Raises TraceError without bytes."""
-    found = file.read(value)
-    return found.astype(np.bool_) if file.dtype_name(value) == "bool" else found
 
 
 def _wide(x: Array) -> Array:
@@ -209,7 +193,7 @@ def _operands(file: TraceFile, operation: Operation) -> str:
         return f"{list(file.shape(value))} {_SHORT.get(dtype, dtype)}"
 
     given = " · ".join(said(operation.inputs[name]) for name in sorted(operation.inputs))
-    return f"{given} → {said(_output(operation))}"
+    return f"{given} → {said(first_output(operation))}"
 
 
 def _even(count: int, most: int) -> NDArray[np.intp]:
@@ -218,7 +202,7 @@ def _even(count: int, most: int) -> NDArray[np.intp]:
 
 def _sum_of_product(file: TraceFile, operation: Operation, product: Product) -> Sum:
     """A product as stacks of matrices, sampled."""
-    value = _output(operation)
+    value = first_output(operation)
     shape = file.shape(value)
     left, right = product.left, product.right
     if right.ndim == 2:
@@ -243,7 +227,7 @@ def _sum_of_product(file: TraceFile, operation: Operation, product: Product) -> 
     if format is None:
         raise ContractError(f"the result is {dtype}: there is no rounding in it.")
     accumulator = accumulator_for(dtype, *(file.dtype_name(given) for given in operation.inputs.values()))
-    recorded = _read(file, value).reshape(whole)[at].astype(np.float64)
+    recorded = read_value(file, value).reshape(whole)[at].astype(np.float64)
     with np.errstate(all="ignore"):
         y = np.matmul(left, right)
         exact = product.scale * y + (0.0 if start is None else start)
@@ -265,7 +249,7 @@ def _sum_of_product(file: TraceFile, operation: Operation, product: Product) -> 
 
 def _sum_of_terms(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> Sum | None:
     """A sum, a mean, a convolution: whatever says what it adds up."""
-    value = _output(operation)
+    value = first_output(operation)
     format = format_named(file.dtype_name(value))
     summing = contract.summing(arguments, file.shape(value)) if contract.summing is not None and format is not None else None
     if summing is None or format is None or contract.exact is None:
@@ -274,14 +258,14 @@ def _sum_of_terms(file: TraceFile, operation: Operation, contract: Contract, arg
     with np.errstate(all="ignore"):
         exact = contract.exact(arguments)
         spread = contract.spread(arguments, exact, accumulator)[0]
-    recorded = _wide(_read(file, value))
+    recorded = _wide(read_value(file, value))
     return Sum(operation.name, _operands(file, operation), summing, recorded, exact[0], spread, format, accumulator, results=recorded.size)
 
 
 def _own(file: TraceFile, operation: Operation, contract: Contract, arguments: Arguments) -> tuple[Own, Variants | None]:
     """The ladder of a call that is no single sum, and the ways in which it may have been computed."""
     outputs = [operation.outputs[name] for name in sorted(operation.outputs)]
-    recorded = [_wide(_read(file, value)) for value in outputs]
+    recorded = [_wide(read_value(file, value)) for value in outputs]
     dtypes = [file.dtype_name(value) for value in outputs]
     own = replay_call(contract, arguments, recorded, dtypes)
     try:
@@ -311,7 +295,7 @@ def _own_with_torch(run: Recorded, operation: Operation, site: str) -> Own:
 
 def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: Own, ways: Variants | None = None) -> Analysis:
     """A call that is no single sum: what the ladder says of it."""
-    value = _output(operation)
+    value = first_output(operation)
     rung, _, name = own.rung.partition(":")
     known = np.isfinite(own.measured)
     bad = own.verdict in ("broken", "defect", "unexplained", "precision")
@@ -330,83 +314,3 @@ def _by_ladder(run: Recorded, operation: Operation, site: str, side: str, own: O
         advice=advice_for(own.verdict, own.cause, {"rung": own.rung}),
         evidence={key: item for key, item in own.evidence.items() if key not in ("result", "chain")},
     )  # fmt: skip
-
-
-def _call_at(
-    trace: Trace, site: str, step: int | None, occurrence: int | None, rank: int | None, other: Trace | None = None
-) -> tuple[TraceFile, int]:
-    """The call at a site; of a module, the operator call that makes its output. `other` may know the site where this one does not."""
-    for file in trace.files:
-        if rank is not None and (file.rank or 0) != rank:
-            continue
-        for call in _matching(file, site, step, occurrence):
-            return file, _summing_call(file, call, site)
-    module, _, operator = site.rpartition("/")
-    if other is not None and operator and module != site:
-        for file in other.files:
-            if any(True for _ in _matching(file, site, step, occurrence)):
-                return _call_at(trace, module, step, occurrence, rank)
-    raise TraceError(f"{trace.path}: {_unknown(trace, site, step, occurrence, rank)}")
-
-
-def _matching(file: TraceFile, site: str, step: int | None, occurrence: int | None) -> Iterator[int]:
-    calls = file.calls
-    for call in range(len(calls)):
-        if step is not None and int(calls.step[call]) != step:
-            continue
-        if occurrence is not None and int(calls.occurrence[call]) != occurrence:
-            continue
-        if file.site(call) == site:
-            yield call
-
-
-def _unknown(trace: Trace, site: str, step: int | None, occurrence: int | None, rank: int | None) -> str:
-    known = {file.site(call) for file in trace.files for call in range(len(file.calls))}
-    if site in known:
-        asked = {"step": step, "occurrence": occurrence, "rank": rank}
-        return f"{site} was not called at {', '.join(f'{name} {number}' for name, number in asked.items() if number is not None)}."
-    close = get_close_matches(site, known, n=3, cutoff=0.5)
-    hint = f" Close to it: {', '.join(close)}." if close else " `layerdiff inspect` lists what was recorded."
-    return f"there is no site {site!r}.{hint}"
-
-
-def _summing_call(file: TraceFile, call: int, site: str) -> int:
-    """The call itself where it is an operator's; of a module, the operator call behind its first output."""
-    if int(file.calls.kind[call]) != CallKind.MODULE:
-        return call
-    run = Recorded(file)
-    inside = [one for one in _operators_inside(file, call)]
-    if not inside:
-        raise TraceError(f"{file.path}: no operator was recorded inside {site or 'the root'}: record with --operators.")
-    values = [edge.value for edge in file.edges_of(call) if edge.role == Role.OUTPUT]
-    at = int(run.producer[values[0]]) if values else -1
-    for _ in range(64):
-        if at < 0 or at not in inside:
-            break
-        operation = run.operation(at)
-        if _sums(operation) or composed_sum(run, _output(operation), lambda value: _read(file, value)) is not None:
-            return at
-        if not operation.inputs:
-            break
-        at = int(run.producer[operation.inputs[min(operation.inputs)]])
-    sums = [file.site(one) for one in inside if _sums(run.operation(one))]
-    if len(sums) == 1:
-        return next(one for one in inside if file.site(one) == sums[0])
-    listed = f" One of these: {', '.join(sums[:6])}{', ...' if len(sums) > 6 else ''}." if sums else ""
-    raise TraceError(f"{file.path}: {site or 'the root'} is a module whose output is no single sum.{listed}")
-
-
-def _operators_inside(file: TraceFile, call: int) -> Iterator[int]:
-    end = int(file.calls.end[call])
-    kinds = file.calls.kind
-    for one in range(call + 1, end if end > call else len(kinds)):
-        if int(kinds[one]) != CallKind.MODULE:
-            yield one
-
-
-def _sums(operation: Operation) -> bool:
-    """Whether a call is a sum, or a fused call with sums inside."""
-    contract = contract_of(operation.name)
-    if contract is None:
-        return False
-    return contract.product is not None or contract.summing is not None or any(word in operation.name for word in _FUSED)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+from textual.binding import Binding, BindingType
 
 
 class Action(NamedTuple):
@@ -18,6 +21,19 @@ class Action(NamedTuple):
     """For the footer; empty where it is not shown there."""
     long: str
 
+
+def bindings(actions: Iterable[Action]) -> list[BindingType]:
+    """As textual wants them; the footer is our own. Tab is asked for before focus moves on by it."""
+    return [Binding(action.keys, action.name, action.long, show=False, priority="tab" in action.keys) for action in actions]
+
+
+_DARK: Final = Action("d", "dark", "d", "", "Light or dark")
+_CLOSER: Final = (
+    _DARK,
+    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
+    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+)
+"""On every screen that was opened from another to look closer."""
 
 ACTIONS: Final = (
     Action("n", "next_origin", "n", "next origin", "Go to the next origin"),
@@ -41,7 +57,7 @@ ACTIONS: Final = (
     Action("i", "about", "i", "notices", "Notices, alignment, calls without a partner, both environments"),
     Action("e", "report", "e", "report", "The report as it would be filed"),
     Action("v", "values", "v", "values", "The values of the selected site: numbers, picture, worst elements, any element"),
-    Action("d", "dark", "d", "", "Light or dark"),
+    _DARK,
     Action("question_mark", "help", "?", "help", "Keys, columns and verdicts"),
     Action("escape", "back", "esc", "", "Stop comparing and keep what is there; leave a search"),
 )
@@ -63,9 +79,7 @@ TENSOR_ACTIONS: Final = (
     Action("c", "calls", "c", "calls", "The operator calls around this value"),
     Action("o", "order", "o", "", "How this operator call added up: a defect, or another order of the same sum"),
     Action("r", "ranks", "r", "", "Which rank holds what of this site's values, and which rank is off"),
-    Action("d", "dark", "d", "", "Light or dark"),
-    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
-    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+    *_CLOSER,
 )
 """On the tensor screen."""
 
@@ -78,9 +92,7 @@ OPERATOR_ACTIONS: Final = (
     Action("o", "order", "o", "order", "How the chosen call added up: a defect, or another order of the same sum"),
     Action("r", "ranks", "r", "", "Which rank holds what of the chosen call's values, and which rank is off"),
     Action("a", "details", "a", "all known", "All that is known of the chosen call"),
-    Action("d", "dark", "d", "", "Light or dark"),
-    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
-    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+    *_CLOSER,
 )
 """On the operators screen."""
 
@@ -89,9 +101,7 @@ ORDER_ACTIONS: Final = (
     Action("shift+tab", "previous_side", "⇧tab", "", "To the side before"),
     Action("n", "next_part", "n", "next part", "Scroll to the next part of the text"),
     Action("N", "previous_part", "N", "", "Scroll to the part before"),
-    Action("d", "dark", "d", "", "Light or dark"),
-    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
-    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+    *_CLOSER,
 )
 """On the order screen."""
 
@@ -100,9 +110,7 @@ RANKS_ACTIONS: Final = (
     Action("N,p", "previous_part", "N p", "", "Scroll to the value before"),
     Action("right_square_bracket", "next_site", "]", "next site", "The next site with values of ranks"),
     Action("left_square_bracket", "previous_site", "[", "site before", "The site with values of ranks before"),
-    Action("d", "dark", "d", "", "Light or dark"),
-    Action("question_mark", "help", "?", "help", "Keys and words of this screen"),
-    Action("escape,backspace", "back", "esc", "back", "Back to where this was opened"),
+    *_CLOSER,
 )
 """On the ranks screen."""
 

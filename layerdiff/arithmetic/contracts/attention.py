@@ -68,10 +68,15 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-def _call(name: str, arguments: Arguments) -> _Call:
+def bound_arguments(name: str, arguments: Arguments) -> dict[str, Any]:
+    """The arguments of the call `aten.<name>` by name. Raises ContractError where they do not fit, KeyError where it is no attention."""
     names = _NAMES[name]
     kwargs = {("attn_mask" if key == "attn_bias" else key): value for key, value in arguments.kwargs.items()}
-    found = dict(zip(names, bind(Arguments(arguments.args, kwargs), names, **_DEFAULTS), strict=True))
+    return dict(zip(names, bind(Arguments(arguments.args, kwargs), names, **_DEFAULTS), strict=True))
+
+
+def _call(name: str, arguments: Arguments) -> _Call:
+    found = bound_arguments(name, arguments)
     query, key, value = found["query"], found["key"], found["value"]
     if found["dropout_p"] or found.get("dropout_mask") is not None:
         raise ContractError("Attention with dropout draws at random; its exact result is not known.")

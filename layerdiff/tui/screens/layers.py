@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from textual import events, work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.screen import Screen
 from textual.worker import Worker, get_current_worker
 
@@ -23,7 +22,7 @@ from layerdiff.rows.listing import Sort
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
-from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.actions import ACTIONS, bindings
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge, Rejudged
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.footer import KeyBar
@@ -69,7 +68,7 @@ class LayersScreen(Screen[None]):
     LayersScreen.-short Detail { height: 4; }
     LayersScreen.-tiny CurveView, LayersScreen.-tiny Detail { display: none; }
     """
-    BINDINGS = [Binding(action.keys, action.name, action.long, show=False) for action in ACTIONS]  # noqa: RUF012  # textual's way
+    BINDINGS = bindings(ACTIONS)  # textual's way
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012  # textual's way
 
     def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None) -> None:

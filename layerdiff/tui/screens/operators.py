@@ -20,7 +20,7 @@ from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.sides import Both
-from layerdiff.tui.actions import OPERATOR_ACTIONS, Action
+from layerdiff.tui.actions import OPERATOR_ACTIONS, Action, bindings
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.calls import CallList
 from layerdiff.tui.widgets.footer import KeyBar
@@ -72,7 +72,7 @@ class OperatorsScreen(Drilled):
         ("made by", "the call that made an operand, or the parameter that it is"),
     )
     BINDINGS = [  # noqa: RUF012  # textual's way
-        *(Binding(action.keys, action.name, action.long, show=False) for action in OPERATOR_ACTIONS),
+        *bindings(OPERATOR_ACTIONS),
         Binding("right,l", "open", show=False),
         Binding("left,h", "outer", show=False),
     ]

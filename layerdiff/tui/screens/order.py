@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final
 
 from textual import events, work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 
@@ -30,7 +29,7 @@ from layerdiff.rows.order_of_row import order_of_row
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
-from layerdiff.tui.actions import ORDER_ACTIONS, Action
+from layerdiff.tui.actions import ORDER_ACTIONS, Action, bindings
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
@@ -114,9 +113,7 @@ class OrderScreen(Drilled):
         ("chain", "how many additions one after the other would make this error"),
         ("c", "how much of a stretch of terms is missing (-1) or counted twice (+1)"),
     )
-    BINDINGS = [  # noqa: RUF012  # textual's way
-        *(Binding(action.keys, action.name, action.long, show=False, priority="tab" in action.keys) for action in ORDER_ACTIONS),
-    ]
+    BINDINGS = bindings(ORDER_ACTIONS)  # textual's way
 
     @dataclass
     class Analysed(Message):

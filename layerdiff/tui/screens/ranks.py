@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
@@ -25,7 +24,7 @@ from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.placements import PlacedValue
-from layerdiff.tui.actions import RANKS_ACTIONS, Action
+from layerdiff.tui.actions import RANKS_ACTIONS, Action, bindings
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
@@ -71,9 +70,7 @@ class RanksScreen(Drilled):
         ("collectives", "in, out: the root mean square of what a rank put in and got; bars are as long as that, up to the largest"),
         ("fits as well", "another reading of the same numbers: they do not tell the two apart"),
     )
-    BINDINGS = [  # noqa: RUF012  # textual's way
-        *(Binding(action.keys, action.name, action.long, show=False) for action in RANKS_ACTIONS),
-    ]
+    BINDINGS = bindings(RANKS_ACTIONS)  # textual's way
 
     @dataclass
     class Met(Message):

@@ -28,7 +28,7 @@ from layerdiff.rows.tensor import open_tensor
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.rows.traces import Traces
 from layerdiff.rows.values import pairs_of, position, value_name
-from layerdiff.tui.actions import TENSOR_ACTIONS, Action
+from layerdiff.tui.actions import TENSOR_ACTIONS, Action, bindings
 from layerdiff.tui.screens.drilled import Drilled, Head
 from layerdiff.tui.widgets.axes import ProfilePane
 from layerdiff.tui.widgets.footer import KeyBar
@@ -75,7 +75,7 @@ class TensorScreen(Drilled):
         ("sample", "of more than 16,777,216 elements every k-th row is measured; the grid shows any element"),
     )
     BINDINGS = [  # noqa: RUF012  # textual's way
-        *(Binding(action.keys, action.name, action.long, show=False, priority=action.keys == "tab") for action in TENSOR_ACTIONS),
+        *bindings(TENSOR_ACTIONS),
         Binding("up,k", "move(-1, 0)", show=False),
         Binding("down,j", "move(1, 0)", show=False),
         Binding("left,h", "move(0, -1)", show=False),

@@ -29,11 +29,14 @@ from layerdiff.judge.running import Programs
 from layerdiff.judge.wiring import Wiring
 from layerdiff.record.recorder import Recorder
 from layerdiff.replay.recorded import Recorded
+from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile, open_trace
 from layerdiff.trace.schema import CallKind
 
 M = TypeVar("M", bound=nn.Module)
+Record = Callable[..., Path]
+"""What the fixture `write` is."""
 
 
 class Attention(nn.Module):
@@ -177,6 +180,16 @@ class Cached(nn.Module):
 def random(*shape: int, seed: int = 2) -> Tensor:
     """Standard normal numbers of one seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def origins(comparison: Comparison) -> list[tuple[str, str, str | None]]:
+    """Site, verdict and cause of every origin."""
+    return [(origin.site, origin.verdict.label, origin.cause) for origin in comparison.origins]
+
+
+def kinds(comparison: Comparison) -> set[str]:
+    """The kinds of its notices."""
+    return {notice.kind for notice in comparison.notices}
 
 
 def record(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +21,15 @@ from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison, save
 from tests.models import MiniLlama, tokens
-from tests.programs import IDS, Decoder, decoder, quantised, record
+from tests.programs import IDS, Decoder, Record, decoder, kinds, origins, quantised
 
-Record = Callable[..., Path]
 BF16 = torch.bfloat16
 LOWEST = torch.finfo(torch.float32).min
 
 
 @pytest.fixture(scope="module")
-def write(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Records a model into a file of its own."""
-    folder, numbers = tmp_path_factory.mktemp("traces"), count()
-    return lambda model, *inputs, **options: record(folder / f"{next(numbers)}.h5", model, *inputs, **options)
-
-
-@pytest.fixture(scope="module")
 def reference(write: Record) -> Path:
     return write(decoder(), IDS)
-
-
-def origins(comparison: Comparison) -> list[tuple[str, str, str | None]]:
-    return [(origin.site, origin.verdict.label, origin.cause) for origin in comparison.origins]
-
-
-def kinds(comparison: Comparison) -> set[str]:
-    return {notice.kind for notice in comparison.notices}
 
 
 def verdict_at(comparison: Comparison, site: str) -> str:

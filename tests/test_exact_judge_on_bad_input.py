@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,9 @@ from layerdiff.compare import compare_traces
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.arguments import Arguments
-from tests.programs import IDS, Decoder, decoder, judged, random, record, rewritten, seeded
+from tests.programs import IDS, Decoder, Record, decoder, judged, random, record, rewritten, seeded
 
-Record = Callable[..., Path]
 X = random(4, 6)
-
-
-@pytest.fixture(scope="module")
-def write(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    folder, numbers = tmp_path_factory.mktemp("traces"), count()
-    return lambda model, *inputs, **options: record(folder / f"{next(numbers)}.h5", model, *inputs, **options)
 
 
 @pytest.fixture(scope="module")

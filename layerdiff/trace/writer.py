@@ -27,6 +27,7 @@ from layerdiff.trace import journal
 from layerdiff.trace.claim import claim, journal_path, part_path
 from layerdiff.trace.dtypes import BYTES, dtype_named
 from layerdiff.trace.hdf5_types import hdf5_type
+from layerdiff.trace.index_file import write_index
 from layerdiff.trace.metadata_file import MetadataFile
 from layerdiff.trace.raw_writes import pwrite_all, write_all
 from layerdiff.trace.schema import (
@@ -347,7 +348,7 @@ class TraceWriter:
             if reason is not None:
                 index.meta["incomplete"] = reason
             self._trim_slab()
-            self._write_index(index, complete=reason is None)
+            write_index(self._file, index, complete=reason is None)
             self._file.close()
             if self._metadata.error is not None:
                 raise self._metadata.error
@@ -381,22 +382,6 @@ class TraceWriter:
 
     def _create(self, group: Any, number: int, kind: Any, shape: tuple[int, ...]) -> Any:
         return h5d.create(group, b"%d" % number, kind, h5s.create_simple(shape), self._creation)
-
-    def _write_index(self, index: journal.Index, *, complete: bool) -> None:
-        file = self._file
-        for table, columns in index.columns.items():
-            group = file.create_group(table)
-            for name, column in columns.items():
-                group.create_dataset(name, data=column, track_times=False)
-        encoded = [text.encode("utf-8", "surrogatepass") for text in index.texts]
-        offsets = np.zeros(len(encoded) + 1, "<u8")
-        np.cumsum([len(text) for text in encoded], out=offsets[1:])
-        group = file.create_group("text")
-        group.create_dataset("offset", data=offsets, track_times=False)
-        group.create_dataset("bytes", data=np.frombuffer(b"".join(encoded), "u1"), track_times=False)
-        described = json.dumps(index.meta, allow_nan=False).encode()
-        file.create_group("meta").create_dataset("json", data=np.frombuffer(described, "u1"), track_times=False)
-        file.attrs["complete"] = np.uint8(complete)
 
     def discard(self) -> None:
         """Remove what was written, as if the recording had never begun."""

@@ -35,7 +35,7 @@ _CLOSER: Final = (
 )
 """On every screen that was opened from another to look closer."""
 
-ACTIONS: Final = (
+LAYERS_ACTIONS: Final = (
     Action("n", "next_origin", "n", "next origin", "Go to the next origin"),
     Action("N,p", "previous_origin", "N p", "", "Go to the origin before"),
     Action("f", "first_origin", "f", "first", "Go to the first origin"),

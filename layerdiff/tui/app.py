@@ -14,7 +14,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from layerdiff.saved.comparison import Comparison
-from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.actions import LAYERS_ACTIONS
 from layerdiff.tui.messages import Progress, Rejudge
 from layerdiff.tui.palette import DARK, LIGHT, theme_of
 from layerdiff.tui.screens.layers import LayersScreen
@@ -59,6 +59,6 @@ class LayerdiffApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action of the screen, with its key."""
-        for action in getattr(screen, "ACTIONS", ACTIONS):
+        for action in getattr(screen, "ACTIONS", LAYERS_ACTIONS):
             yield SystemCommand(f"{action.long}", f"key {action.key}", partial(screen.run_action, action.name))
         yield SystemCommand("Leave layerdiff", "key q", self.action_quit)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from layerdiff.errors import TraceError, UnsafeTraceError
+from layerdiff.trace import writer
 from layerdiff.trace.reader import TraceFile, open_trace
 from layerdiff.trace.recover import recover
 from layerdiff.trace.schema import CallKind, CallRow, ValueRow
@@ -30,11 +31,10 @@ def test_views_and_versions_read_back(tmp_path: Path) -> None:
 
 
 def test_they_are_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(self: TraceWriter, *args: Any, **kwargs: Any) -> None:
-        self.flush()
+    def die(*args: Any, **kwargs: Any) -> None:
         raise OSError("killed")
 
-    monkeypatch.setattr(TraceWriter, "_write_index", die)
+    monkeypatch.setattr(writer, "write_index", die)
     with pytest.raises(OSError, match="killed"):
         write_derived(tmp_path / "t.h5")
     monkeypatch.undo()

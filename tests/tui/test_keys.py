@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.listing import Sort
-from layerdiff.tui.actions import ACTIONS
+from layerdiff.tui.actions import LAYERS_ACTIONS
 from layerdiff.tui.app import LayerdiffApp
 from layerdiff.tui.screens.layers import LayersScreen
 from layerdiff.tui.screens.page import Page
@@ -269,7 +269,7 @@ async def test_the_palette_lists_every_action() -> None:
     app = faulty_app()
     async with app.run_test(size=SIZE) as pilot:
         listed = {command.title for command in app.get_system_commands(app.screen)}
-        assert {action.long for action in ACTIONS} < listed
+        assert {action.long for action in LAYERS_ACTIONS} < listed
         await after(pilot, "ctrl+p", *"only", "enter")
         await pilot.pause()
         screen = screen_of(app)
@@ -365,7 +365,7 @@ async def test_verdicts_fill_in_and_the_cursor_finds_the_first_origin() -> None:
         assert any("pending" in line for line in lines)
         assert any("0%  0 B of 2.0 GB" in line and "esc stops" in line for line in lines)
         go.set()
-        await until(pilot, lambda: screen_of(app)._comparing is None)
+        await until(pilot, lambda: screen_of(app).comparing is None)
         await pilot.pause()
         assert selected(app) == NORM
         assert not any("esc stops" in line for line in painted(app))
@@ -387,7 +387,7 @@ async def test_escape_stops_and_keeps_what_is_there() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: screen_of(app).rows is not None)
         await after(pilot, "escape")
-        await until(pilot, lambda: screen_of(app)._comparing is None)
+        await until(pilot, lambda: screen_of(app).comparing is None)
         assert closed.is_set(), "the generator was closed"
         assert app.comparison is not None
         assert screen_of(app).rows is not None
@@ -407,7 +407,7 @@ async def test_a_user_who_moved_is_not_pulled_away() -> None:
         await until(pilot, lambda: screen_of(app).rows is not None)
         await after(pilot, "G")
         go.set()
-        await until(pilot, lambda: screen_of(app)._comparing is None)
+        await until(pilot, lambda: screen_of(app).comparing is None)
         await pilot.pause()
         assert selected(app) == "lm_head"
 
@@ -419,7 +419,7 @@ async def test_traces_that_cannot_be_read_are_said_on_the_screen() -> None:
 
     app = LayerdiffApp(states())
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: screen_of(app)._comparing is None)
+        await until(pilot, lambda: screen_of(app).comparing is None)
         await pilot.pause()
         assert any("reference.h5 is not a trace: \\x1b[31m it starts with 'PK'" in line for line in painted(app))
         await after(pilot, "n", "enter", "space", "s", "o", "x", "t", "e", "v", "i", "d", "slash", "G", "q")
@@ -433,7 +433,7 @@ async def test_a_fault_of_our_own_does_not_leave_a_dead_screen() -> None:
 
     app = LayerdiffApp(states())
     async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await until(pilot, lambda: screen_of(app)._comparing is None)
+        await until(pilot, lambda: screen_of(app).comparing is None)
         await pilot.pause()
         assert [n.message for n in app._notifications] == ["comparing stopped: RuntimeError: oh"]
         assert screen_of(app).rows is not None

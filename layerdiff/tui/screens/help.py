@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.tones import MARKS, Line, Tone, line
-from layerdiff.tui.actions import ACTIONS, MOVES, Action
+from layerdiff.tui.actions import LAYERS_ACTIONS, MOVES, Action
 
 _MEANINGS = {
     Verdict.IDENTICAL: "the same bits",
@@ -27,10 +27,7 @@ _MEANINGS = {
 
 def help_of(actions: Sequence[Action], words: Sequence[tuple[str, str]]) -> list[Line]:
     """The page of a screen: its keys, and what its words mean."""
-    keys = [(action.key, action.long) for action in actions] + list(MOVES)
-    wide = max(len(key) for key, _ in keys) + 2
-    lines = [line(("Keys", Tone.TITLE))]
-    lines += [line((f"  {key:<{wide}}", Tone.ACCENT), text) for key, text in keys]
+    lines = _keys(actions)
     lines += [line(), line(("Words", Tone.TITLE))]
     wide = max((len(word) for word, _ in words), default=0) + 2
     return [*lines, *(line((f"  {word:<{wide}}", Tone.STRONG), meaning) for word, meaning in words)]
@@ -38,10 +35,7 @@ def help_of(actions: Sequence[Action], words: Sequence[tuple[str, str]]) -> list
 
 def help_lines() -> list[Line]:
     """The whole page."""
-    keys = [(action.key, action.long) for action in ACTIONS] + list(MOVES)
-    wide = max(len(key) for key, _ in keys) + 2
-    lines = [line(("Keys", Tone.TITLE))]
-    lines += [line((f"  {key:<{wide}}", Tone.ACCENT), text) for key, text in keys]
+    lines = _keys(LAYERS_ACTIONS)
     lines += [
         line(),
         line(("Columns", Tone.TITLE)),
@@ -64,4 +58,12 @@ def help_lines() -> list[Line]:
     for verdict, meaning in _MEANINGS.items():
         mark = MARKS[verdict]
         lines.append(line((f"  {mark.glyph} {mark.word:<18}", mark.tone), meaning))
+    return lines
+
+
+def _keys(actions: Sequence[Action]) -> list[Line]:
+    keys = [(action.key, action.long) for action in actions] + list(MOVES)
+    wide = max(len(key) for key, _ in keys) + 2
+    lines = [line(("Keys", Tone.TITLE))]
+    lines += [line((f"  {key:<{wide}}", Tone.ACCENT), text) for key, text in keys]
     return lines

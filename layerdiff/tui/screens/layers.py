@@ -1,20 +1,16 @@
 """`LayersScreen`: the first screen. The curve above, the tree below, what is known of the selected site at the bottom.
 
-The screen owns the comparison and the view; workers only post messages to it.
+This screen owns the view; `ComparingScreen` owns the comparison.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import events, work
+from textual import events
 from textual.app import ComposeResult
-from textual.screen import Screen
-from textual.worker import Worker, get_current_worker
 
-from layerdiff.errors import LayerdiffError
 from layerdiff.rows.cells import visible
 from layerdiff.rows.detail import detail
 from layerdiff.rows.header import about, answer, title
@@ -22,8 +18,10 @@ from layerdiff.rows.listing import Sort
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
-from layerdiff.tui.actions import ACTIONS, bindings
-from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge, Rejudged
+from layerdiff.tui.actions import LAYERS_ACTIONS, Action, bindings
+from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge
+from layerdiff.tui.screens.base import Head, Selected
+from layerdiff.tui.screens.comparing import ComparingScreen
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.lines import LinesView
@@ -33,15 +31,6 @@ from layerdiff.tui.widgets.table import SiteTable
 if TYPE_CHECKING:
     from layerdiff.rows.traces import Traces
     from layerdiff.tui.widgets.search import SearchBox
-
-_BETWEEN_STATES_S = 0.15
-"""A running comparison is drawn at most this often."""
-
-
-class Head(LinesView):
-    """Both runs, and the answer."""
-
-    DEFAULT_CSS = "Head { height: 2; }"
 
 
 class Columns(LinesView):
@@ -59,7 +48,7 @@ class Detail(LinesView):
     indent = 1
 
 
-class LayersScreen(Screen[None]):
+class LayersScreen(ComparingScreen):
     """Where two runs part."""
 
     DEFAULT_CSS = """
@@ -68,16 +57,12 @@ class LayersScreen(Screen[None]):
     LayersScreen.-short Detail { height: 4; }
     LayersScreen.-tiny CurveView, LayersScreen.-tiny Detail { display: none; }
     """
-    BINDINGS = bindings(ACTIONS)  # textual's way
+    ACTIONS: ClassVar[Sequence[Action]] = LAYERS_ACTIONS
+    BINDINGS = bindings(LAYERS_ACTIONS)  # textual's way
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012  # textual's way
 
     def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None) -> None:
-        super().__init__()
-        self.comparison: Comparison | None = source if isinstance(source, Comparison) else None
-        self._source = None if isinstance(source, Comparison) else source
-        self._rejudge = rejudge
-        self._profiles: list[str] = []
-        self._comparing: Worker[None] | None = None
+        super().__init__(source, rejudge=rejudge)
         self._touched = False
         """The user moved: the first origin does not pull the cursor any more."""
         self.rows: Rows | None = None
@@ -103,7 +88,7 @@ class LayersScreen(Screen[None]):
             self._begin(self.comparison)
         else:
             self.table.nothing = line(("opening both traces", Tone.DIM))
-            self._comparing = self._compare()
+            self.compare()
 
     def on_resize(self) -> None:
         """Every width is shared anew."""
@@ -111,38 +96,12 @@ class LayersScreen(Screen[None]):
 
     # comparing
 
-    @work(thread=True, exclusive=True, group="compare", exit_on_error=False)
-    def _compare(self) -> None:
-        worker, last, states = get_current_worker(), 0.0, iter(self._source or ())
-        held: Progress | None = None
-        try:
-            for state in states:
-                if worker.is_cancelled:
-                    break
-                held = state
-                if monotonic() - last >= _BETWEEN_STATES_S:
-                    self.post_message(_progressed(state))
-                    held, last = None, monotonic()
-        except LayerdiffError as error:
-            self.post_message(Failed(str(error), fatal=True))
-            return
-        except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
-            self.post_message(Failed(f"comparing stopped: {type(error).__name__}: {error}", fatal=True))
-            return
-        finally:
-            close = getattr(states, "close", None)
-            if close is not None:
-                close()
-        if held is not None:
-            self.post_message(_progressed(held))
-        self.post_message(Finished(worker.is_cancelled))
-
     def on_progressed(self, message: Progressed) -> None:
         """Verdicts came in."""
         if self.rows is None:
             self._begin(message.comparison)
         else:
-            self._replace(message.comparison)
+            self.replace(message.comparison)
         self.rule.progress(message.done, message.total)
         origins = self.rows.origin_rows() if self.rows is not None else []
         if origins and not self._touched:
@@ -151,7 +110,7 @@ class LayersScreen(Screen[None]):
 
     def on_finished(self, message: Finished) -> None:
         """Nothing more comes."""
-        self._comparing = None
+        self.comparing = None
         self.rule.finish()
         if self.rows is None:
             self.table.nothing = line(("stopped before anything was compared", Tone.DIM))
@@ -162,7 +121,7 @@ class LayersScreen(Screen[None]):
 
     def on_failed(self, message: Failed) -> None:
         """A worker gave up."""
-        self._comparing = None
+        self.comparing = None
         self.rule.finish()
         text = visible(message.what)
         self.failed = self.failed or message.fatal
@@ -178,7 +137,6 @@ class LayersScreen(Screen[None]):
     def _begin(self, comparison: Comparison) -> None:
         self.comparison = comparison
         self.rows = Rows(comparison, width=max(10, self.app.size.width - 3))
-        self._profiles = list(dict.fromkeys([str(comparison.profile.get("name", "strict")), "strict", "relaxed"]))
         if len(comparison.target.files) > 1:
             self.query_one(KeyBar).promote("ranks", "ranks")
         origins = self.rows.origin_rows()
@@ -188,7 +146,8 @@ class LayersScreen(Screen[None]):
         self.table.show(self.rows, cursor or 0)
         self._words()
 
-    def _replace(self, comparison: Comparison) -> None:
+    def replace(self, comparison: Comparison) -> None:
+        """The same numbers with more, or other, verdicts."""
         if self.rows is None:
             return
         row = self._row
@@ -226,7 +185,7 @@ class LayersScreen(Screen[None]):
         if self.rows is None or self.comparison is None:
             return
         width = self.app.size.width
-        pending = self._comparing is not None
+        pending = self.comparing is not None
         said = answer(self.comparison, pending=pending)
         self.query_one(Head).show([title(self.comparison, width), Line((Segment(" "), *said.segments))])
         self.query_one(Columns).show([self.rows.heading()])
@@ -274,7 +233,7 @@ class LayersScreen(Screen[None]):
 
     def _to_origin(self, row: int | None) -> None:
         if row is None:
-            self.notify("no origin so far" if self._comparing else "there is no origin", timeout=3)
+            self.notify("no origin so far" if self.comparing else "there is no origin", timeout=3)
         self._go(row)
 
     def action_open(self) -> None:
@@ -307,41 +266,15 @@ class LayersScreen(Screen[None]):
         else:
             self.action_values()
 
-    def action_values(self) -> None:
-        """See actions."""
-        if self.rows is not None and (row := self._row) is not None:
-            from layerdiff.tui.screens.tensor import TensorScreen
-
-            self.app.push_screen(TensorScreen(self.rows, row, self._traces()))
-
-    def action_calls(self) -> None:
-        """See actions."""
-        if self.rows is not None and (row := self._row) is not None:
-            from layerdiff.tui.screens.operators import open_operators
-
-            open_operators(self, self.rows, row, self._traces())
-
-    def action_ranks(self) -> None:
-        """See actions."""
-        if self.rows is not None and (row := self._row) is not None:
-            from layerdiff.tui.screens.ranks import open_ranks
-
-            open_ranks(self, self.rows, row, self._traces())
-
-    def action_order(self) -> None:
-        """See actions."""
-        if self.rows is not None and (row := self._row) is not None:
-            from layerdiff.tui.screens.order import open_order
-
-            open_order(self, self.rows, row, self._traces())
-
-    def _traces(self) -> Traces:
-        """Both traces, opened when they are first read."""
+    def selected(self) -> Selected | None:
+        """The site under the cursor; its traces are opened when they are first read."""
+        if self.rows is None or (row := self._row) is None:
+            return None
         if self._opened is None:
             from layerdiff.rows.traces import Traces
 
             self._opened = Traces()
-        return self._opened
+        return Selected(self.rows, row, self._opened)
 
     def on_unmount(self) -> None:
         """Close what was opened."""
@@ -449,42 +382,15 @@ class LayersScreen(Screen[None]):
             self.rows.show(query="")
             self._view_changed(None)
 
-    def action_profile(self) -> None:
-        """See actions."""
-        if self.rows is None or self.comparison is None:
-            return
-        if self._rejudge is None or self._comparing is not None:
-            self.notify("profiles switch once comparing is done" if self._comparing else "cannot be judged again here", timeout=3)
-            return
-        now = str(self.comparison.profile.get("name", "strict"))
-        at = self._profiles.index(now) if now in self._profiles else -1
-        self._judge(self.comparison, self._profiles[(at + 1) % len(self._profiles)])
-
-    @work(thread=True, exclusive=True, group="judge", exit_on_error=False)
-    def _judge(self, comparison: Comparison, profile: str) -> None:
-        if self._rejudge is None:
-            return
-        try:
-            judged = self._rejudge(comparison, profile)
-        except Exception as error:  # as in _compare
-            self.post_message(Failed(f"cannot judge by {profile}: {error}", fatal=False))
-            return
-        if not get_current_worker().is_cancelled:
-            self.post_message(Rejudged(judged))
-
-    def on_rejudged(self, message: Rejudged) -> None:
-        """The same numbers under another profile."""
-        self._replace(message.comparison)
-
     def action_details(self) -> None:
         """See actions."""
         if self.rows is not None and len(self.rows):
-            self._page("Site", detail(self.rows, self.table.cursor, 4000))
+            self.page("Site", detail(self.rows, self.table.cursor, 4000))
 
     def action_about(self) -> None:
         """See actions."""
         if self.comparison is not None:
-            self._page("Notices and alignment", about(self.comparison))
+            self.page("Notices and alignment", about(self.comparison))
 
     def action_report(self) -> None:
         """See actions."""
@@ -494,36 +400,23 @@ class LayersScreen(Screen[None]):
 
         text = as_markdown(self.comparison)
         tones = {"#": Tone.TITLE, "|": Tone.PLAIN}
-        self._page("Report (markdown)", [line((visible(part), tones.get(part[:1], Tone.PLAIN))) for part in text.splitlines()])
+        self.page("Report (markdown)", [line((visible(part), tones.get(part[:1], Tone.PLAIN))) for part in text.splitlines()])
 
     def action_help(self) -> None:
         """See actions."""
         from layerdiff.tui.screens.help import help_lines
 
-        self._page("Help", help_lines())
-
-    def _page(self, name: str, lines: Sequence[Line]) -> None:
-        from layerdiff.tui.screens.page import Page
-
-        self.app.push_screen(Page(name, lines))
-
-    def action_dark(self) -> None:
-        """See actions."""
-        from layerdiff.tui.palette import DARK, LIGHT
-
-        self.app.theme = LIGHT.name if self.app.theme == DARK.name else DARK.name
-        self.recolor()
+        self.page("Help", help_lines())
 
     def recolor(self) -> None:
         """Draw everything in the colours of the present theme."""
+        super().recolor()
         self.table.repaint()
-        for view in self.query(LinesView):
-            view.refresh()
 
     def action_back(self) -> None:
         """See actions."""
-        if self._comparing is not None:
-            self._comparing.cancel()
+        if self.comparing is not None:
+            self.comparing.cancel()
         elif self.rows is not None and self.rows.flat:
             row = self._row
             self.rows.show(sort=Sort.EXECUTION, only_origins=False, query="")
@@ -531,8 +424,3 @@ class LayersScreen(Screen[None]):
                 self._go_in_tree(row)
             else:
                 self._view_changed(None)
-
-
-def _progressed(state: Progress) -> Progressed:
-    """Called by the worker: asking a state for its comparison judges it."""
-    return Progressed(state.comparison, state.done, state.total)

@@ -21,7 +21,7 @@ from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.sides import Both
 from layerdiff.tui.actions import OPERATOR_ACTIONS, Action, bindings
-from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head, Selected
 from layerdiff.tui.widgets.calls import CallList
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.lines import LinesView
@@ -184,24 +184,9 @@ class OperatorsScreen(Drilled):
         else:
             self.action_values()
 
-    def action_values(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.tensor import TensorScreen
-
-        if self.row is not None:
-            self.app.push_screen(TensorScreen(self._rows, self.row, self._traces))
-
-    def action_ranks(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.ranks import open_ranks
-
-        open_ranks(self, self._rows, self.row, self._traces)
-
-    def action_order(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.order import open_order
-
-        open_order(self, self._rows, self.row, self._traces)
+    def selected(self) -> Selected | None:
+        """The chosen call."""
+        return None if self.row is None else Selected(self._rows, self.row, self._traces)
 
     def action_outer(self) -> None:
         """See actions."""

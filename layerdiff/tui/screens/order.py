@@ -30,7 +30,7 @@ from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.tui.actions import ORDER_ACTIONS, Action, bindings
-from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
@@ -40,10 +40,8 @@ _TICK_S: Final = 0.25
 _TONES: Final = {"both": Tone.ACCENT, "reference": Tone.REFERENCE, "target": Tone.TARGET}
 
 
-def open_order(screen: Screen[Any], rows: Rows, row: int | None, traces: Traces) -> None:
+def open_order(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> None:
     """Open how the call at `row` added up; says so where it is no operator call."""
-    if row is None:
-        return
     if not is_operator(rows, row):
         screen.notify("only an operator call adds up: choose one (c lists those inside a module)", timeout=4)
         return

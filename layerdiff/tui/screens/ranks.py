@@ -25,7 +25,7 @@ from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.placements import PlacedValue
 from layerdiff.tui.actions import RANKS_ACTIONS, Action, bindings
-from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
@@ -33,10 +33,8 @@ _SOON_S = 0.5
 """Before that nothing is said of how long reading takes."""
 
 
-def open_ranks(screen: Screen[Any], rows: Rows, row: int | None, traces: Traces) -> None:
+def open_ranks(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> None:
     """Open what ranks hold of the site at `row`; says so where the target is one process."""
-    if row is None:
-        return
     if len(rows.comparison.target.files) < 2:
         screen.notify("the target is one process: ranks are those of a folder of traces", timeout=4)
         return

@@ -29,7 +29,7 @@ from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.rows.traces import Traces
 from layerdiff.rows.values import pairs_of, position, value_name
 from layerdiff.tui.actions import TENSOR_ACTIONS, Action, bindings
-from layerdiff.tui.screens.drilled import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head, Selected
 from layerdiff.tui.widgets.axes import ProfilePane
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.grid import GridPane
@@ -330,23 +330,9 @@ class TensorScreen(Drilled):
             self._at = (self._at + by) % len(self._pairs)
             self._begin()
 
-    def action_calls(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.operators import open_operators
-
-        open_operators(self, self._rows, self._row, self._traces)
-
-    def action_ranks(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.ranks import open_ranks
-
-        open_ranks(self, self._rows, self._row, self._traces)
-
-    def action_order(self) -> None:
-        """See actions."""
-        from layerdiff.tui.screens.order import open_order
-
-        open_order(self, self._rows, self._row, self._traces)
+    def selected(self) -> Selected | None:
+        """The site shown."""
+        return Selected(self._rows, self._row, self._traces)
 
     def action_go_to(self) -> None:
         """See actions."""

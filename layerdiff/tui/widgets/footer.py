@@ -8,7 +8,7 @@ from textual import events
 
 from layerdiff.rows.cells import cell_width
 from layerdiff.rows.tones import Line, Tone, line
-from layerdiff.tui.actions import ACTIONS, Action
+from layerdiff.tui.actions import LAYERS_ACTIONS, Action
 from layerdiff.tui.widgets.lines import LinesView
 
 
@@ -17,7 +17,7 @@ class KeyBar(LinesView):
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
-    def __init__(self, actions: Sequence[Action] = ACTIONS, *, id: str | None = None) -> None:
+    def __init__(self, actions: Sequence[Action] = LAYERS_ACTIONS, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._actions = actions
         self._targets: list[tuple[int, int, str]] = []

@@ -29,12 +29,13 @@ class Fault:
     name: str
     layer: int = 0
     rank: int = 1
+    alone: bool = False  # of a fault that all ranks may have
 
 
 FAULTS = (
     "sum_missing", "inner_sum_missing", "sum_twice", "bias_every_rank", "inner_bias_every_rank", "residual_every_rank", "fused_one_block",
     "duplicate_shard", "vocabulary_padding", "local_norm", "gather_order", "contiguous_positions", "expert_offset", "stage_offset",
-    "weight_off", "kernel_off",
+    "weight_off", "kernel_off", "epsilon", "score_scale",
 )  # fmt: skip
 
 
@@ -129,7 +130,8 @@ class Cut:
 
     def wrong(self, name: str) -> bool:
         """Whether this fault is here."""
-        return any(fault.name == name and self.layer in (None, fault.layer) for fault in self.case.faults)
+        here = (fault for fault in self.case.faults if not fault.alone or fault.rank == self.ranks.rank)
+        return any(fault.name == name and self.layer in (None, fault.layer) for fault in here)
 
     def weight(self, name: str, *shape: int) -> Tensor:
         """The whole weight: the same on every rank, whatever it holds of it."""

@@ -69,13 +69,14 @@ class Mixing(nn.Module):
     def __init__(self, cut: Cut) -> None:
         super().__init__()
         self.ranks = cut.ranks if cut.case.kind == "context" else Ranks()
+        self.scale = 1.001 if cut.wrong("score_scale") else 1.0
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, places: Tensor) -> Tensor:
         every = self.ranks.gather(places, 0)
         k, v = self.ranks.gather(k, 2), self.ranks.gather(v, 2)
         each = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).float()
+        scores = (q @ k.transpose(-1, -2) * (self.scale * q.shape[-1] ** -0.5)).float()
         scores = scores.masked_fill(every[None, :] > places[:, None], float("-inf"))
         return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
@@ -154,7 +155,7 @@ class Layer(nn.Module):
         self.every = cut.wrong("residual_every_rank")
         self.input_layernorm = _norm(cut.at("input_layernorm"))
         self.self_attn = Attention(cut.at("self_attn"))
-        self.post_attention_layernorm = _norm(cut.at("post_attention_layernorm"))
+        self.post_attention_layernorm = _norm(cut.at("post_attention_layernorm"), 2e-6 if cut.wrong("epsilon") else 1e-6)
         kind = MLP if not cut.case.experts else ExchangedExperts if cut.case.exchanged else MixtureOfExperts
         self.mlp = kind(cut.at("mlp"))
 
@@ -254,8 +255,8 @@ def _rows(heads: Tensor, size: int) -> Tensor:
     return (heads[:, None] * size + torch.arange(size)).flatten()
 
 
-def _norm(cut: Cut) -> RMSNorm:
-    norm = RMSNorm(cut.case.hidden)
+def _norm(cut: Cut, epsilon: float = 1e-6) -> RMSNorm:
+    norm = RMSNorm(cut.case.hidden, epsilon)
     norm.weight = nn.Parameter(cut.weight("weight", cut.case.hidden).clone())
     return norm
 

@@ -20,7 +20,7 @@ from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.diagnose.judging_ranks import judge_calls, judge_ranks
+from layerdiff.diagnose.judging_ranks import judge_ranks
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
@@ -128,16 +128,13 @@ def compare_in_steps(
         if time.monotonic() - last > snapshot_seconds:
             yield Progress(done, total, judge)
             last = time.monotonic()
-    if isinstance(tables, RankedTables) and len(files.reference) == 1:
-        values = RankValues(sites, pairs, tables.texts, files.reference[0], files.target, tables.ranks, placed)
+    if isinstance(tables, RankedTables):
+        values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
-    if isinstance(tables, RankedTables):
-        for _, _, wrong in judge_calls(tables, files, sites, trust) if len(files.reference) > 1 else ():
-            found += wrong
         found += found_at_rows(ranks_together(files.target), tables.row_of)
         told = (*told, *notices_of_ranks(files.target))
     for numbers, _ in [] if ranked else _file_pairs(traces):
@@ -269,7 +266,7 @@ def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignmen
 def _align_ranks(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
     tables = RankedTables()
     files = traces.map(lambda trace: trace.files)
-    calls = Both([calls_of(file) for file in files.reference], numbered_globally(files.reference, files.target))
+    calls = numbered_globally(files.reference, files.target)
     each = [[align(ours, theirs, profile.renames) for theirs in calls.target] for ours in calls.reference]
     add_ranks(tables, files, calls, each)
     return tables, _that_pair(traces, as_one_reference(calls.reference, each))
@@ -297,6 +294,11 @@ def _file_pairs(traces: Both[Trace]) -> list[tuple[Both[int], int | None]]:
     if len(reference) == 1:
         return [(Both(0, i), file.rank) for i, file in enumerate(target)]
     left = {i: file.rank for i, file in enumerate(reference)}
+    if len(target) == 1:
+        raise ComparisonError(
+            f"{traces.reference.path} is a run of {len(reference)} processes and {traces.target.path} of one: "
+            f"the run of one process is the reference of many. Try: layerdiff diff {traces.target.path} {traces.reference.path}"
+        )
     pairs: list[tuple[Both[int], int | None]] = []
     for j, file in enumerate(target):
         i = next((i for i, rank in left.items() if rank == file.rank), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,13 +18,14 @@ Array = NDArray[Any]
 Kind = Literal["replicated", "sharded", "partial", "unknown"]
 PAD: Final = -1
 """Of positions: what a rank holds here is no part of the logical tensor."""
-_FITS: Final = 0.5
+FITS: Final = 0.5
 """Relative error up to which a reading is believed against the plain one: a part of another rank has an error of about 1.4."""
 _ALIKE: Final = 1.05
 """How much worse another reading may fit and still be kept: numbers that do not tell them apart."""
 _MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
 _FEATURES: Final = 12
+RANK_BY_RANK: Final = "each rank's part beside the same rank's"
 ENOUGH_ELEMENTS: Final = 1 << 18
 """Elements of a value that are looked at to place it."""
 
@@ -85,6 +87,12 @@ class Placement:
             else:
                 whole[ahead + (at[held],)] = part[ahead + (held,)]  # noqa: RUF005
         return whole
+
+    @property
+    def twice(self) -> bool:
+        """Whether a rank holds a place more than once: parts that were matched by their numbers, and not one by one."""
+        held = [at[at != PAD] for at in self.positions]
+        return any(np.unique(at).size < at.size for at in held)
 
     @property
     def missing(self) -> int:
@@ -157,13 +165,19 @@ def thinned(reference: Array, parts: Sequence[Array]) -> tuple[Array, Sequence[A
     return np.ascontiguousarray(reference[chosen]), [np.ascontiguousarray(part[chosen]) for part in parts]
 
 
-def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: Placement | None = None) -> tuple[Placement, Array, Placement]:
+def infer_both(
+    ours: Sequence[Array], theirs: Sequence[Array], likely: Placement | None = None, same_layout: bool | None = None
+) -> tuple[Placement, Array, Placement]:
     """The placements of two layouts of one logical tensor, and that tensor as the first has it.
 
-    Each reading of the first that its shapes allow makes a tensor; the one that the second fits best is taken.
+    Each reading of the first that its shapes allow makes a tensor; of those that the second fits best the plainest is taken. Where the
+    layouts are one, every reading fits: then each rank's part is laid beside the same rank's. `same_layout`: None where that is not known.
     """
-    best: tuple[float, int, Placement, Array, Placement] | None = None
-    for order, placement in enumerate(_own_readings(ours)):
+    beside = None if same_layout is False else _rank_by_rank(ours, theirs)
+    if beside is not None and beside[0].error < FITS:
+        return beside
+    found: list[tuple[float, Any, Any, Any]] = []
+    for placement in _own_readings(ours):
         sizes = list(ours[0].shape)
         if placement.kind == "sharded":
             sizes[placement.dim] = int(max(at.max(initial=-1) for at in placement.positions)) + 1
@@ -172,10 +186,34 @@ def infer_both(ours: Sequence[Array], theirs: Sequence[Array], likely: Placement
             whole = whole.astype(ours[0].dtype)
         other = infer(whole, theirs, likely)
         score = np.inf if other.kind == "unknown" or not other.fits else other.error
-        if best is None or (score, order) < best[:2]:
-            best = score, order, placement, whole, other
-    assert best is not None
-    return best[2], best[3], best[4]
+        found.append((score, placement, whole, other))
+    least = min(score for score, *_ in found)
+    if beside is not None and same_layout and not least < FITS:
+        return beside
+    if not least < FITS:  # then as the shapes alone have it
+        plain = [one for _, *one in found if one[0].reading == one[2].reading == "contiguous" and one[2].dim == one[0].dim]
+        if plain:
+            return plain[0][0], plain[0][1], plain[0][2]
+    fitting = [one for score, *one in found if score <= _ALIKE * least + 1e-12]
+    regular = [one for one in fitting if one[2].kind != "sharded" or one[2].reading]  # before what was matched place by place
+    placement, whole, other = (regular or fitting)[0]
+    return placement, whole, other
+
+
+def _rank_by_rank(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[Placement, Array, Placement] | None:
+    """Each rank's part beside the same rank's; None where they have other shapes, or are all alike."""
+    alike = [np.array_equal(part, ours[0], equal_nan=part.dtype.kind == "f") for part in ours[1:]]
+    if len(ours) < 2 or all(alike) or not ours[0].ndim or [part.shape for part in ours] != [part.shape for part in theirs]:
+        return None
+    differing = [dim for dim in range(ours[0].ndim) if len({part.shape[dim] for part in ours}) > 1]
+    if len(differing) > 1:
+        return None
+    error = max(_error(one, other) for one, other in zip(ours, theirs, strict=True))
+    dim = differing[0] if differing else ours[0].ndim - 1
+    edges = np.cumsum([0, *(part.shape[dim] for part in ours)])
+    positions = tuple(np.arange(start, stop, dtype=np.intp) for start, stop in pairwise(edges.tolist()))
+    placement = Placement("sharded", RANK_BY_RANK, dim, positions, error)
+    return placement, placement.joined(ours, (*ours[0].shape[:dim], int(edges[-1]), *ours[0].shape[dim + 1 :])), placement
 
 
 def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
@@ -191,7 +229,21 @@ def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
             sizes = [part.shape[dim] for part in parts]
             for name, at in _readings(sum(sizes), sizes):
                 yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
+            filled = [_filled(part, dim) for part in parts]
+            if filled != sizes and any(filled):
+                edges = np.cumsum([0, *filled])
+                at = [np.full(size, PAD, np.intp) for size in sizes]
+                for own, first, count in zip(at, edges.tolist(), filled, strict=False):
+                    own[:count] = np.arange(first, first + count)
+                name = "contiguous, each part padded with zeros"
+                yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
     yield Placement("replicated", "replicated, and the ranks differ")
+
+
+def _filled(part: Array, dim: int) -> int:
+    """The places along a dimension up to the last that holds anything but zeros."""
+    there = np.flatnonzero(np.any(np.moveaxis(part, dim, 0).reshape(part.shape[dim], -1) != 0, axis=1))
+    return int(there[-1]) + 1 if there.size else 0
 
 
 def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:
@@ -218,7 +270,7 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
         return Placement("replicated", "replicated", error=each)
     with np.errstate(all="ignore"):
         summed = _error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
-    if summed < _FITS and 2.0 * summed < each:
+    if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
     return Placement("replicated", "replicated, and the ranks differ", error=each, against=summed)
 
@@ -236,18 +288,18 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
         ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(readings)), key=lambda one: one[:2]
     )
     best = scored[0] if scored else None
-    if (best is None or not best[0] < _FITS) and reference.dtype.kind == "f" and any(sizes):
+    if (best is None or not best[0] < FITS) and reference.dtype.kind == "f" and any(sizes):
         matched = _matched(reference, parts, dim)
         if matched is not None:
             error = _sharded_error(reference, parts, dim, matched)
-            if error < _FITS and (best is None or 2.0 * error < best[0]):
+            if error < FITS and (best is None or 2.0 * error < best[0]):
                 return Placement(
                     "sharded", f"sharded along {dim}, {_said(matched, size)}", dim, matched, error, (), best[0] if best else np.nan
                 )
     if best is None:
         held = sum(sizes)
         return Placement("unknown", f"its parts hold {held} of {size} places along dimension {dim}")
-    if not best[0] < _FITS:
+    if not best[0] < FITS:
         error, _, name, at = min(scored, key=lambda one: (one[2] != known, one[1]))  # the readings begin with the plain one
         regular = "" if name == matched_before else name
         return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=regular, fits=False)

@@ -108,6 +108,46 @@ def stages(sites: Sequence[Iterable[str]]) -> list[int]:
     return [order.index(stage) for stage in found]
 
 
+def chained_offsets(chain: Sequence[Mapping[str, Print]]) -> list[dict[str, int]]:
+    """As `stage_offsets`, of stages that hand on to each other in this order and each count from zero; nothing where they do not.
+
+    Args:
+        chain: of each stage the bits of its weights, by name.
+    """
+    lists = {where[0] for stage in chain for name in stage if (where := split_number(name)) is not None}
+    found: list[dict[str, int]] = [{} for _ in chain]
+    for before in lists:
+        counts: list[int] = []
+        told: dict[str, set[Print]] = {}
+        first = True
+        for stage in chain:
+            numbered = {name: where[1] for name in stage if (where := split_number(name)) is not None and where[0] == before}
+            counts.append(max(numbered.values(), default=-1) + 1)
+            first &= not numbered or min(numbered.values()) == 0
+            for name in numbered:
+                told.setdefault(name, set()).add(stage[name])
+        other_layers = any(len(prints) > 1 for prints in told.values())
+        if first and other_layers:
+            for i in range(1, len(chain)):
+                if counts[i] and sum(counts[:i]):
+                    found[i][before] = sum(counts[:i])
+    return found
+
+
+def levels(ranks: Sequence[int], sends: Iterable[tuple[int, int]]) -> list[int]:
+    """For each rank how many handed on to each other before it; `sends`: (sender, receiver), of which the first of two ranks counts."""
+    before: dict[int, set[int]] = {}
+    for sender, receiver in sends:
+        if sender not in before.get(receiver, ()) and receiver not in before.get(sender, ()):
+            before.setdefault(receiver, set()).add(sender)
+    found = dict.fromkeys(ranks, 0)
+    for _ in ranks:
+        for rank in ranks:
+            found[rank] = max((found[one] + 1 for one in before.get(rank, ()) if one in found), default=0)
+            found[rank] = min(found[rank], len(ranks) - 1)
+    return [found[rank] for rank in ranks]
+
+
 def renumbered(offsets: Mapping[str, int]) -> Callable[[str], str]:
     """Sites with the global numbers of their layers, and of what is counted inside them; `offsets` by the names that the stage has."""
     inner_first = sorted(offsets.items(), key=lambda one: -one[0].count(".") - bool(one[0]))

@@ -7,7 +7,7 @@ same fault, and is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -17,10 +17,13 @@ from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_ra
 from layerdiff.diagnose.ranks import findings_of_ranks
 from layerdiff.judge.exact import Found, can_judge_exactly
 from layerdiff.judge.ranked import RankedTables
-from layerdiff.judge.tables import Verdict
+from layerdiff.judge.tables import BEYOND, BY_THRESHOLDS, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
+
+if TYPE_CHECKING:  # it needs torch
+    from layerdiff.judge.teams.meaning import Meant
 
 
 def judge_ranks(
@@ -31,31 +34,65 @@ def judge_ranks(
     trust: Collection[str] = (),
 ) -> Iterator[tuple[int, int, list[Found]]]:
     """Hands out (done, all, findings so far); fills the exact columns of `sites`. `origins`: the rows of those that thresholds give."""
-    reference, targets = values.reference, values.targets
+    files = values.files
     by_program: list[Found] = []
-    if can_judge_exactly(Both(reference, reference)) is None:
+    if len(files.reference) == 1 and can_judge_exactly(Both(files.reference[0], files.reference[0])) is None:
         from layerdiff.judge.logical import judge_logically
 
-        for done, total, here in judge_logically(sites, values.pairs, values.texts, reference, targets, values.ranks, values.placed, trust):
+        own = files.reference[0]
+        for done, total, here in judge_logically(
+            sites, values.pairs, values.texts, own, files.target, values.held.target, values.placed, trust
+        ):
             by_program = [one for one in here if not one.local.rule.startswith("own replay")]
-            yield done, 2 * total, by_program
+            yield done, 3 * total, by_program
+    meant: Meant | None = None
+    for done, total, known in judge_programs_of_ranks(tables, sites, values, trust):
+        meant = known
+        yield total + done, 3 * total, by_program
+    told = {} if meant is None else {row: found for found, rows in meant.found for row in rows}
+    cancelling = set() if meant is None else meant.meets
+    by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told.keys()]
     misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values))
     found = [*misplaced, *weights_of_one_rank(values, misplaced), *missing]
     for one in missing:  # what the call around them hands on lacks them
         if sites["parent"][one.row] >= 0:
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
-    modules = {_module(sites, one.row): one for one in by_program if not one.local.notice}
-    explained: set[int] = set()
-    for row, one in findings_of_ranks(values, sorted({*origins(), *modules})):
+    modules = {_module(sites, one.row) for one in by_program if not one.local.notice}
+    explained = {one.row for one in found}
+    for row, one in findings_of_ranks(values, sorted({*origins(), *modules, *told})):
         found.append(one)
-        explained.add(row)
+        explained |= {row, one.row}
         for same in (row, one.row):
             sites["exact"][same] = int(Verdict.INHERITED)
     found += [one for one in by_program if one.local.notice or _module(sites, one.row) not in explained]
-    for done, total, wrong in judge_calls(tables, Both((reference,), tuple(targets)), sites, trust):
-        found += wrong
-        yield total + done, 2 * total, found
-    yield 1, 1, found
+    said = [] if meant is None else [one for one, rows in meant.found if one.local.notice or not rows & explained]
+    found += said
+    wrong: list[Found] = []
+    for done, total, here in judge_calls(tables, files, sites, trust):
+        wrong += here
+        yield 2 * total + done, 3 * total, [*found, *wrong]
+    kernels = {_module(sites, one.row) for one in wrong}  # what such a module hands on lies off its programs for that reason
+    found = [one for one in found if one.local.rule != BEYOND or _module(sites, one.row) not in kernels]
+    yield 1, 1, [*found, *wrong]
+
+
+def judge_programs_of_ranks(
+    tables: RankedTables, sites: dict[str, NDArray[Any]], values: RankValues, trust: Collection[str] = ()
+) -> Iterator[tuple[int, int, Meant]]:
+    """What all ranks' programs compute together, where all of both sides recorded them; nothing else. Fills `exact`."""
+    files = values.files
+    if any(can_judge_exactly(Both(files.reference[0], file)) is not None for file in (*files.reference, *files.target)):
+        return
+    from layerdiff.judge.teams.meaning import RULE, judge_meaning
+
+    meant: Meant | None = None
+    for done, total, known in judge_meaning(tables, sites, values.pairs, files, values.placed, trust):
+        meant = known
+        yield done, total, meant
+    rule = tables.texts.intern(RULE)
+    for row in () if meant is None else (*meant.same, *meant.other):
+        if sites["exact"][row] == BY_THRESHOLDS:
+            sites["exact"][row], sites["exact_rule"][row] = int(Verdict.INHERITED), rule
 
 
 def judge_calls(

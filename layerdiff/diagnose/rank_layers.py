@@ -20,7 +20,7 @@ def missing_layers(values: RankValues) -> Iterator[Found]:
     on_two: dict[str, dict[int, list[int]]] = {}
     held: dict[int, set[int]] = {}
     for pair in range(len(values.pairs["site"])):
-        held.setdefault(int(values.pairs["site"][pair]), set()).update(file for file, _ in values.ranks[pair])
+        held.setdefault(int(values.pairs["site"][pair]), set()).update(file for file, _ in values.held.target[pair])
     parents = np.asarray(values.sites["parent"])
     gone = np.asarray(values.sites["target_call"]) < 0
     for row in np.flatnonzero(np.asarray(values.sites["kind"]) == CallKind.MODULE).tolist():
@@ -38,7 +38,7 @@ def missing_layers(values: RankValues) -> Iterator[Found]:
         cause, row = "layer-missing", layers[numbers[0]]
         if twice:
             cause = "pp-layer-offset"
-            ranks = sorted({values.targets[file].rank or 0 for files in twice.values() for file in files})
+            ranks = sorted({values.rank(file) for files in twice.values() for file in files})
             said += f", and {_listed(before, sorted(twice))} on ranks {', '.join(map(str, ranks))}: a stage holds the layers of another"
         calls = int(values.sites["reference_call"][row]), -1
         yield Found(

@@ -17,6 +17,7 @@ from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.measuring_ranks import Part, Placed
 from layerdiff.judge.tables import Columns, Texts, Verdict
+from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
@@ -37,10 +38,14 @@ class RankValues:
     sites: Columns
     pairs: Columns
     texts: Texts
-    reference: TraceFile
-    targets: Sequence[TraceFile]
-    ranks: Sequence[tuple[Part, ...]]
+    files: Both[tuple[TraceFile, ...]]
+    held: Both[list[tuple[Part, ...]]]
+    """By pair the parts of each side: a single one where it is one process."""
     placed: dict[int, Placed]
+
+    def rank(self, file: int) -> int:
+        """Of a file of the target."""
+        return self.files.target[file].rank or 0
 
     def pairs_of(self, row: int, role: Role) -> list[int]:
         """The pairs of a site, of one role."""
@@ -56,15 +61,32 @@ class RankValues:
                 if self.sites["kind"][one] == CallKind.MODULE:
                     yield one
 
+    def shape(self, pair: int) -> tuple[int, ...]:
+        """Of the logical value."""
+        placed, (file, value) = self.placed.get(pair), self.held.reference[pair][0]
+        return self.files.reference[file].shape(value) if placed is None or placed.shape is None else placed.shape
+
     def whole(self, pair: int) -> Array | None:
         """The reference's value; None where it is no float, too large or not kept."""
-        value = int(self.pairs["reference_value"][pair])
-        return _numbers(self.reference, value)
+        parts, placed = _all_numbers(self.files.reference, self.held.reference[pair]), self.placed.get(pair)
+        if parts is None or len(parts) == 1:
+            return None if parts is None else parts[0]
+        return None if placed is None or placed.ours is None else np.asarray(placed.ours.joined(parts, self.shape(pair)), np.float64)
 
     def parts(self, pair: int) -> list[Array] | None:
         """What each rank recorded."""
-        found = [_numbers(self.targets[file], value) for file, value in self.ranks[pair]]
-        return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+        return _all_numbers(self.files.target, self.held.target[pair])
+
+    def choices(self, pair: int) -> NDArray[np.int64] | None:
+        """Whole numbers that all ranks were given alike; None where they are none, or not alike."""
+        placed, parts = self.placed.get(pair), self.held.target[pair]
+        if placed is None or placed.placement.kind != "replicated" or placed.equal is False or not parts:
+            return None
+        file, value = parts[0]
+        if not self.files.target[file].has_bytes(value) or self.files.target[file].count(value) > _MOST:
+            return None
+        read = self.files.target[file].read(value)
+        return read.astype(np.int64) if read.dtype.kind in "iu" and read.ndim >= 2 else None
 
     def joined(self, pair: int) -> Array | None:
         """The target's logical value."""
@@ -89,6 +111,11 @@ class RankValues:
     def site(self, row: int) -> str:
         """The site of a row."""
         return self.texts[int(self.sites["site"][row])] or "the root"
+
+
+def _all_numbers(files: Sequence[TraceFile], parts: Sequence[Part]) -> list[Array] | None:
+    found = [_numbers(files[file], value) for file, value in parts]
+    return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
 
 
 def _numbers(file: TraceFile, value: int) -> Array | None:

@@ -44,7 +44,7 @@ def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[F
         if not (most > HOLDS and others[-1] <= HOLDS and most > APART * others[-1]):
             continue
         index = placed.errors.index(most)
-        rank = values.targets[placed.files[index]].rank or 0
+        rank = values.rank(placed.files[index])
         said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
         yield values.local(row, pair, None, said, most, rank=rank)
 
@@ -69,7 +69,8 @@ def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
                 at = matched_places(whole, part, dim)
                 if at is None:
                     continue
-                same = np.all(np.moveaxis(np.take(whole, at, axis=dim) == part, dim, 0).reshape(at.size, -1), axis=1)
+                rows, mine_there = (np.moveaxis(x, dim, 0).reshape(at.size, -1) for x in (np.take(whole, at, axis=dim), part))
+                same = np.linalg.norm(rows - mine_there, axis=1) <= HOLDS * np.linalg.norm(rows, axis=1)  # in another dtype perhaps
                 if int(same.sum()) >= max(1, at.size // 4):
                     ranges = f"{int(at[same].min())} to {int(at[same].max())}"
                     held = f"{values.site(one)}.{mine}"

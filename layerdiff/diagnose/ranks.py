@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
+from layerdiff.diagnose.rank_experts import experts_of_others
 from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import Columns
@@ -27,7 +28,7 @@ _AT_MOST: Final = 0.1
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
-        for explain in (_never_reduced, _added_by_every_rank, _two_orders, _moved, _local_statistic):
+        for explain in (_never_reduced, _added_by_every_rank, experts_of_others, _two_orders, _moved, _local_statistic):
             found = explain(values, row)
             if found is not None:
                 yield row, found
@@ -67,7 +68,7 @@ def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Fou
         for other in later:
             seen_here = [] if other == row else [*values.pairs_of(other, Role.INPUT), *values.pairs_of(other, Role.OUTPUT)]
             for seen in seen_here:
-                same = values.ranks[seen] == values.ranks[pair]  # handed on as it is, which shows nothing
+                same = values.held.target[seen] == values.held.target[pair]  # handed on as it is, which shows nothing
                 residual, allowed = (np.inf, 0.0) if same else _seen_in(values, seen, lacking, placed.placement.error)
                 if not residual <= allowed:
                     continue
@@ -103,7 +104,7 @@ def _allowed(noise: float, whole: float, difference: float) -> float:
 def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
     """What every rank added, and the reduction counted P times: the difference is (P - 1) times a bias, an input, or an inner value."""
     for pair in values.pairs_of(row, Role.OUTPUT):
-        whole, count = values.whole(pair), len(values.ranks[pair])
+        whole, count = values.whole(pair), len(values.held.target[pair])
         if whole is None or count < 2:
             continue
         for target, added_up in _totals(values, pair):
@@ -165,7 +166,7 @@ def _two_orders(values: RankValues, row: int) -> Found | None:
         placed = values.placed.get(pair)
         if placed is None or not placed.placement.reading or not placed.placement.fits or placed.placement.also:
             continue
-        whole = values.reference.shape(int(values.pairs["reference_value"][pair]))
+        whole = values.shape(pair)
         sizes = whole[placed.placement.dim], *(at.size for at in placed.placement.positions)
         lies.setdefault(sizes, {}).setdefault(placed.placement.reading, []).append(pair)
     for sizes, orders in lies.items():

@@ -73,7 +73,9 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
     children = {pair: fits for pair in found if (fits := known[pair]) is not None}
     stops = Both({r for r, _ in children}, {t for _, t in children})
     items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
-    dissolved = Both(_dissolved(runs.reference, calls[0], stops.reference), _dissolved(runs.target, calls[1], stops.target))
+    dissolved = Both(
+        tuple(runs.reference.modules_inside(calls[0], stops.reference)), tuple(runs.target.modules_inside(calls[1], stops.target))
+    )
     whole = interface(runs, calls) or _common(runs, calls)
     back = set(pairs.values())
     unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
@@ -112,14 +114,6 @@ def _nearest(run: Recorded, call: int, paired: Mapping[int, int]) -> list[int]:
             else:
                 found.extend(_nearest(run, child, paired))
     return found
-
-
-def _dissolved(run: Recorded, call: int, stop: set[int]) -> tuple[int, ...]:
-    found: list[int] = []
-    for child in run.children[call]:
-        if run.is_module(child) and child not in stop:
-            found += [child, *_dissolved(run, child, stop)]
-    return tuple(found)
 
 
 def interface(runs: Both[Recorded], pair: Pair) -> Interface | None:

@@ -50,7 +50,7 @@ class Constants:
     def __init__(self, runs: Both[Recorded], contents: Callable[[Recorded, int], Array], rename: Callable[[str], str] = str) -> None:
         self._runs = runs
         self._contents = contents
-        names = runs.map(_whole_constants)
+        names = runs.map(whole_constants)
         self._target = {rename(name): value for name, value in names.target.items()}
         self._reference = names.reference
         self._rename = rename
@@ -103,14 +103,14 @@ class Constants:
         pair = self.pair(weight[0])
         if pair is None or not pair.same:
             rows = self._fused.instead(weight[1]) if pair is None or np.isinf(pair.difference) else None
-            return self._contents(self._runs.reference, value) if rows is None else self._viewed(rows, weight[1], value)
+            return self._contents(self._runs.reference, value) if rows is None else viewed(self._runs.reference, rows, weight[1], value)
         run, file = self._runs.reference, self._runs.reference.file
         if value == weight[1] or file.shape(value) == file.shape(weight[1]):
             whole = run.place(weight[1])
             place = run.place(value)
             if (place.offset, place.shape, place.strides) == (whole.offset, whole.shape, whole.strides):
                 return self._contents(self._runs.target, pair.target)
-        return self._viewed(self._contents(self._runs.target, pair.target), weight[1], value)
+        return viewed(run, self._contents(self._runs.target, pair.target), weight[1], value)
 
     @cached_property
     def _fused(self) -> FusedRows:
@@ -122,23 +122,25 @@ class Constants:
         ]
         return FusedRows(self._runs, self._contents, alone)
 
-    def _viewed(self, contents: Array, whole: int, value: int) -> Array:
-        """The part of `contents`, which stand for a whole constant of the reference, that a view of it shows."""
-        base, place = self._runs.reference.place(whole), self._runs.reference.place(value)
-        dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
-        if dense and contents.flags.c_contiguous and place.extent <= contents.size:
-            return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
-        extent = max(base.extent, place.extent)
-        flat = np.zeros(extent, contents.dtype)
-        _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents
-        return np.array(_as_strided(flat, place.shape, place.strides, place.offset))
+
+def viewed(run: Recorded, contents: Array, whole: int, value: int) -> Array:
+    """The part of `contents`, which stand for a whole constant of a run, that a view of it shows."""
+    base, place = run.place(whole), run.place(value)
+    dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
+    if dense and contents.flags.c_contiguous and place.extent <= contents.size:
+        return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
+    extent = max(base.extent, place.extent)
+    flat = np.zeros(extent, contents.dtype)
+    _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents
+    return np.array(_as_strided(flat, place.shape, place.strides, place.offset))
 
 
 def _as_strided(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
     return np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * flat.itemsize for stride in strides])
 
 
-def _whole_constants(run: Recorded) -> dict[str, int]:
+def whole_constants(run: Recorded) -> dict[str, int]:
+    """The parameters and buffers of a run, by name."""
     columns = run.file.values
     found: dict[str, int] = {}
     for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():

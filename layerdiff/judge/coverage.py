@@ -6,6 +6,7 @@ operators: what was not recorded is no operator that is missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -23,17 +24,19 @@ def recorded_operators(file: TraceFile) -> tuple[str, ...]:
 
 def covered_calls(files: Both[TraceFile]) -> Both[set[int]]:
     """The module calls of each run that returned, and inside which both runs would have recorded operators."""
+    return files.map(lambda file: covered_in(file, files))
 
-    def covered(file: TraceFile) -> set[int]:
-        calls = file.calls
-        modules = np.flatnonzero((calls.kind == CallKind.MODULE) & (calls.status == CallStatus.RETURNED)).tolist()
-        return {
-            call
-            for call in modules
-            if all(_records(one, file.text(int(calls.module[call])) or "", file.text(int(calls.type[call])) or "") for one in files)
-        }
 
-    return files.map(covered)
+def covered_in(file: TraceFile, files: Iterable[TraceFile]) -> set[int]:
+    """The module calls of a file that returned, and inside which all of `files` would have recorded operators."""
+    calls = file.calls
+    modules = np.flatnonzero((calls.kind == CallKind.MODULE) & (calls.status == CallStatus.RETURNED)).tolist()
+    each = list(files)
+    return {
+        call
+        for call in modules
+        if all(_records(one, file.text(int(calls.module[call])) or "", file.text(int(calls.type[call])) or "") for one in each)
+    }
 
 
 def is_covered(body: Body, covered: Both[set[int]]) -> bool:

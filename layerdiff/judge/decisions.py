@@ -15,6 +15,7 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.running import Decision, Programs, Ran
 from layerdiff.judge.setting import FLIP, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
+from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 
@@ -27,13 +28,13 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
     noisy = programs.run("reference", noise=setting.rounding.as_expected)
     kept = set()
     for decision in ours.decisions:
-        spread = _spread(ours.operands.get(decision.operation.call), noisy.operands.get(decision.operation.call))
+        call = decision.operation.call
         unit = setting.rounding.unit_of_operands(decision.operation)
-        allowed = FLIP * spread + 2 * unit * decision.scale
-        wrong = decision.margin > allowed
-        if np.any(wrong):
-            kept.add(decision.operation.call)
-        said.findings.append(_flip(programs, decision, allowed, bool(np.any(wrong))))
+        allowed = allowed_margin(decision, ours.operands.get(call), noisy.operands.get(call), unit)
+        wrong = bool(np.any(decision.margin > allowed))
+        if wrong:
+            kept.add(call)
+        said.findings.append(flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong))
     said.findings = [local for local in said.findings if local.notice]
     if kept:
         ours = programs.run("reference", kept=frozenset(kept))
@@ -62,19 +63,24 @@ def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: R
         operation = programs.runs.reference.operation(call)
         decision = Decision(operation, {}, np.abs(values[0] - values[1]), np.maximum(np.abs(values[0]), np.abs(values[1])))
         noisy = programs.run("reference", noise=setting.rounding.as_expected)
-        allowed = FLIP * _spread(args, noisy.operands.get(call)) + 2 * setting.rounding.unit_of_operands(operation) * decision.scale
+        allowed = allowed_margin(decision, args, noisy.operands.get(call), setting.rounding.unit_of_operands(operation))
         if not np.any(decision.margin > allowed):
-            return _flip(programs, decision, allowed, wrong=False)
+            return flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong=False)
     return None
 
 
-def _flip(programs: Programs, decision: Decision, allowed: Array, wrong: bool) -> Local:
-    call = decision.operation.call
+def allowed_margin(decision: Decision, exact: Arguments | None, noisy: Arguments | None, unit: float) -> Array:
+    """How far from the border rounding may move each element: some spreads of the operand, and its own rounding."""
+    found: Array = FLIP * _spread(exact, noisy) + 2 * unit * decision.scale
+    return found
+
+
+def flip_of(decision: Decision, calls: tuple[int, int], allowed: Array, wrong: bool) -> Local:
+    """What is said of a decision that was made otherwise; a notice unless it is `wrong`."""
     margin = decision.margin
     with np.errstate(all="ignore"):
         ratio = np.where(margin > 0, margin / np.where(allowed > 0, allowed, np.nan), 0.0)
     worst = float(np.nanmax(ratio)) if ratio.size else 0.0
-    calls = (call, programs.aligned.get(call, -1))
     if not np.any(margin > 0):
         statement = f"{decision.operation.name}: values that tie were ordered otherwise"
         return Local(calls, "out", Verdict.FLIP, statement, 0.0, 1.0, "exact margin 0", kind="tie-order", notice=True)
@@ -82,7 +88,7 @@ def _flip(programs: Programs, decision: Decision, allowed: Array, wrong: bool) -
     return Local(calls, "out", Verdict.FLIP, statement, worst, 1.0, "margin over 4 spreads + 2u", kind="flip", notice=not wrong)
 
 
-def _spread(exact: Any, noisy: Any) -> float:
+def _spread(exact: Arguments | None, noisy: Arguments | None) -> float:
     """Root mean square of what noise made of the float operands of a call."""
     if exact is None or noisy is None:
         return 0.0

@@ -60,6 +60,8 @@ class Issued:
     outputs: tuple[int, ...]
     said: tuple[tuple[str, int], ...]
     """(dtype, elements) of what it says of itself on every rank alike: the inputs, or the outputs where it has none."""
+    counts: tuple[int, ...]
+    """Elements of each output."""
 
     @property
     def name(self) -> str:
@@ -139,6 +141,7 @@ def _issued(file: TraceFile, number: int, call: int) -> Issued | None:
         inputs=inputs,
         outputs=outputs,
         said=tuple((file.dtype_name(value), file.count(value)) for value in told),
+        counts=tuple(file.count(value) for value in outputs),
     )
 
 

@@ -42,13 +42,20 @@ def judge_logically(
         return
     weights = set(np.unique(np.asarray(pairs["reference_value"])[np.asarray(pairs["role"]) == Role.WEIGHT]).tolist())
     overlaid = Overlaid(reference, laid, (boundaries(reference) | weights) - set(laid))
-    own = dict(sites)
-    own["target_call"] = np.asarray(sites["reference_call"]).copy()
+    own = {name: np.array(column) for name, column in sites.items()}
+    own["target_call"] = own["reference_call"].copy()
     rows = np.flatnonzero(np.asarray(sites["reference_call"]) >= 0)  # of operators too: one of them is named
     yield from judge_exactly(own, pairs, texts, Both(reference, overlaid), rows, trust)
+    known = np.setdiff1d(modules, _handing_on_otherwise(pairs, placed))  # of a value that the ranks have in two ways nothing was held
     for name in ("exact", "exact_measured", "exact_allowed", "exact_rule", "statement"):
-        kept = np.asarray(sites["exact"])[modules] == BY_THRESHOLDS if name == "exact" else slice(None)
-        sites[name][modules[kept]] = own[name][modules[kept]]
+        kept = np.asarray(sites["exact"])[known] == BY_THRESHOLDS if name == "exact" else slice(None)
+        sites[name][known[kept]] = own[name][known[kept]]
+
+
+def _handing_on_otherwise(pairs: Columns, placed: Mapping[int, Placed]) -> NDArray[np.int64]:
+    """The rows of calls of which ranks hand on different values where they should hand on the same."""
+    outputs = [pair for pair, where in placed.items() if where.equal is False and pairs["role"][pair] == Role.OUTPUT]
+    return np.unique(np.asarray(pairs["site"])[outputs]).astype(np.int64)
 
 
 def _laid(
@@ -70,7 +77,9 @@ def _laid(
     total = 0
     for pair, where in placed.items():
         value, parts = int(pairs["reference_value"][pair]), ranks[pair]
-        if kinds[pair] != CallKind.MODULE or where.placement.kind == "unknown" or value in torn or seen.get(value) == parts:
+        if kinds[pair] != CallKind.MODULE or value in torn or seen.get(value) == parts:
+            continue
+        if where.placement.kind == "unknown" or not where.placement.fits or where.placement.missing:
             continue
         if where.equal is False:  # ranks that should hold the same and do not: whose is it? where they part is said elsewhere
             torn.add(value)

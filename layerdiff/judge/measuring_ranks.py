@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import Placement, by_shapes, infer, infer_both
+from layerdiff.align.placements import FITS, Placement, by_shapes, infer, infer_both
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
@@ -25,11 +25,14 @@ from layerdiff.measure.sums import SquareSum
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
 SURELY: Final = 0.05
 """Relative error up to which parts that were matched one by one are believed of other values too."""
 T = TypeVar("T")
+_NEARLY: Final = 2.0**-7
+"""Of its size, how far mean and root mean square of a weight may move by a rounding to bfloat16."""
 _AT_ONCE: Final = 1 << 18
 """Elements of a part that are measured at once."""
 Part = tuple[int, int]
@@ -44,7 +47,7 @@ class Placed:
         placement: as inferred.
         errors: relative L2 error of each part; of partial values NaN.
         equal: whether the parts that hold the same places have the same bits; None where none do.
-        shape: of the logical tensor, where the reference is made up of parts too, and `ours` how; else None.
+        shape: of the logical tensor, where the reference is made up of parts too, and `ours` how, of the files `our_files`; else None.
     """
 
     placement: Placement
@@ -53,6 +56,7 @@ class Placed:
     equal: bool | None
     shape: tuple[int, ...] | None = None
     ours: Placement | None = None
+    our_files: tuple[int, ...] = ()
 
     def standing(self, parts: Sequence[T]) -> Sequence[T]:
         """The parts that make up the logical tensor: of a replicated value the one furthest off, so that no rank hides behind another."""
@@ -74,12 +78,13 @@ def fill_ranks(
     files: Both[tuple[TraceFile, ...]],
     parts_of: Both[list[tuple[Part, ...]]],
     placed: dict[int, Placed],
-    stages: Sequence[int] = (),
+    stages: Both[list[int]] = Both([], []),
 ) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair.
 
-    `stages`: of a pipeline, for each file of the target. Parts that are no part of a value are taken out of `parts_of`.
+    `stages`: of a pipeline, for each file. Parts that are no part of a value are taken out of `parts_of`.
     """
+    same = _same_layout(pairs, files, parts_of)
     known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
     likely: dict[tuple[int, ...], Placement] = {}
     done = 0
@@ -91,17 +96,21 @@ def fill_ranks(
         found = known.get(key)
         if found is None:
             if len(ours) > 1:
-                found = known[key] = _both_together([(files.reference[file], one) for file, one in ours], targets, parts, likely)
+                found = known[key] = _both_together(files, ours, parts, likely, same, stages)
             else:
-                found = known[key] = _measured(reference, value, targets, parts, likely, stages)
+                found = known[key] = _measured(reference, value, targets, parts, likely, stages.target)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
+        if where is not None and where.placement.twice and pairs["role"][pair] != Role.WEIGHT:  # experts that are given other tokens
+            numbers = _apart(where.placement)
         for name, number in numbers.columns.items():
             pairs[name][pair] = number
         if where is not None:
             placed[pair] = where
             if len(where.files) < len(parts):
                 parts_of.target[pair] = tuple(part for part in parts if part[0] in where.files)
+            if where.our_files and len(where.our_files) < len(ours):
+                parts_of.reference[pair] = tuple(part for part in ours if part[0] in where.our_files)
             if where.placement.kind != "unknown":
                 if where.shape is not None:
                     pairs["reference_shape"][pair] = texts.intern(json.dumps(list(where.shape)))
@@ -110,6 +119,35 @@ def fill_ranks(
         if numbers.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
         yield done
+
+
+def _same_layout(
+    pairs: Mapping[str, NDArray[Any]], files: Both[tuple[TraceFile, ...]], parts_of: Both[list[tuple[Part, ...]]]
+) -> bool | None:
+    """Whether two runs of many ranks are cut alike: whether each rank holds what the same rank of the other does of cut weights.
+
+    None where no weight tells.
+    """
+    if len(files.reference) < 2:
+        return None
+    if len(files.reference) != len(files.target):
+        return False
+    told = []
+    for pair in np.flatnonzero(pairs["role"] == Role.WEIGHT).tolist():
+        ours, theirs = parts_of.reference[pair], parts_of.target[pair]
+        figures = [
+            [(one.mean, one.rms) for file, value in parts if (one := side[file].statistics(value)) is not None]
+            for side, parts in zip(files, (ours, theirs), strict=True)
+        ]
+        if not len(ours) == len(theirs) == len(figures[0]) == len(figures[1]) or len(set(figures[0])) < 2:
+            continue
+        shapes = [[side[file].shape(value) for file, value in parts] for side, parts in zip(files, (ours, theirs), strict=True)]
+        size = max(rms for _, rms in figures[0])
+        near = np.allclose(figures[0], figures[1], rtol=0.0, atol=_NEARLY * size) if shapes[0] == shapes[1] else False
+        apart = min(abs(a[0] - b[0]) + abs(a[1] - b[1]) for i, a in enumerate(figures[0]) for b in figures[0][:i])
+        if not near or apart > _NEARLY * size:
+            told.append(bool(near))
+    return None if not told else sum(told) * 2 > len(told)
 
 
 def _measured(
@@ -195,21 +233,53 @@ def _together(
 
 
 def _both_together(
-    ours: Sequence[tuple[TraceFile, int]], targets: Sequence[TraceFile], parts: tuple[Part, ...], likely: dict[tuple[int, ...], Placement]
+    files: Both[tuple[TraceFile, ...]],
+    ours: tuple[Part, ...],
+    theirs: tuple[Part, ...],
+    likely: dict[tuple[int, ...], Placement],
+    same: bool | None,
+    stages: Both[list[int]],
 ) -> tuple[Numbers, Placed | None]:
     """A value that both sides have in parts: the logical tensor as the reference's ranks have it, and as the target's."""
-    theirs = [(targets[file], one) for file, one in parts]
-    if not theirs or not all(file.has_bytes(one) for file, one in (*ours, *theirs)):
+    sides = Both(ours, theirs)
+    every = [(side[file], value) for side, parts in zip(files, sides, strict=True) for file, value in parts]
+    if not theirs or not all(file.has_bytes(value) for file, value in every):
         why = "bytes of every rank of both sides are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None
     try:
-        mine, held = ([_kept(file, one) for file, one in side] for side in (ours, theirs))
+        kept = Both(*([_kept(side[file], value) for file, value in parts] for side, parts in zip(files, sides, strict=True)))
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
-    sizes = _sizes(mine[0].bits.shape, [x.bits.shape for x in held])
-    placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes))
-    placed = Placed(other, tuple(file for file, _ in parts), (), None, whole.shape, placement)
+    best: tuple[Both[list[int]], Placement, Array, Placement] | None = None
+    for chosen in _of_one_stage(sides, stages):
+        mine, held = ([parts[i] for i in own] for parts, own in zip(kept, chosen, strict=True))
+        sizes = _sizes(mine[0].bits.shape, [x.bits.shape for x in held])
+        placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes), same)
+        fits = other.kind != "unknown" and other.fits and other.error < FITS
+        if best is None or fits:
+            best = chosen, placement, whole, other
+        if fits:
+            break
+    assert best is not None
+    chosen, placement, whole, other = best
+    of = Both(*(tuple(parts[i][0] for i in own) for parts, own in zip(sides, chosen, strict=True)))
+    placed = Placed(other, of.target, (), None, whole.shape, placement, of.reference)
+    mine, held = ([parts[i] for i in own] for parts, own in zip(kept, chosen, strict=True))
     return _screened(_joined(placement, whole.shape, mine), held, placed)
+
+
+def _of_one_stage(sides: Both[tuple[Part, ...]], stages: Both[list[int]]) -> Iterator[Both[list[int]]]:
+    """Which parts may be one value: all; where both sides are pipelines, those of one stage of each, the last stages first.
+
+    A call that several stages run by themselves is given, and hands on, what each has.
+    """
+    of = [[own[file] if own else 0 for file, _ in parts] for parts, own in zip(sides, stages, strict=True)]
+    if all(len(set(one)) > 1 for one in of):
+        for ours in sorted(set(of[0]), reverse=True):
+            for theirs in sorted(set(of[1]), reverse=True):
+                yield Both([i for i, stage in enumerate(of[0]) if stage == ours], [i for i, stage in enumerate(of[1]) if stage == theirs])
+    else:
+        yield Both(*(list(range(len(parts))) for parts in sides))
 
 
 def _joined(placement: Placement, shape: tuple[int, ...], parts: Sequence[_Kept]) -> _Kept:
@@ -225,7 +295,7 @@ def _screened(whole: _Kept, parts: Sequence[_Kept], placed: Placed) -> tuple[Num
     """The logical tensor of the target's parts measured against the reference's, and each part by itself."""
     placement = placed.placement
     if placement.kind == "unknown":
-        return Numbers({"source": int(Source.NOTHING)}, f"not put together: {placement.name}"), placed
+        return _apart(placement), placed
     stored = ArrayBlocks(whole.dtype, whole.bits)
     if _same_bits(placement, whole, parts):
         placed = replace(placed, errors=(0.0,) * len(parts))
@@ -239,6 +309,11 @@ def _screened(whole: _Kept, parts: Sequence[_Kept], placed: Placed) -> tuple[Num
     if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
         return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), placed
     return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}}), placed
+
+
+def _apart(placement: Placement) -> Numbers:
+    """Of parts that are not put together: nobody knows how far the value is off."""
+    return Numbers({"source": int(Source.NOTHING), "rel_l2": np.inf}, f"not put together: {placement.name}")
 
 
 def _same_bits(placement: Placement, whole: _Kept, parts: Sequence[_Kept]) -> bool:

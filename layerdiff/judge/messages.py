@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,19 +27,11 @@ def unmatched_messages(
     The n-th send from one rank to another with one tag belongs to the n-th receive there. `there`: ranks that have a file;
     `cut_short`: ranks whose recording is incomplete.
     """
-    sends: dict[_Way, list[Issued]] = {}
-    receives: dict[_Way, list[Issued]] = {}
     outcomes: dict[tuple[int, int], Outcome] = {
         (one.file, one.call): Outcome(Verdict.NOT_COMPARABLE, "it did not finish") for one in calls if one.ended != "finished"
     }
     found: list[tuple[Issued, Outcome, str]] = []
-    for one in calls:
-        if one.operator == "c10d.send":
-            sends.setdefault((one.group.name, one.rank, one.destination, one.tag), []).append(one)
-        else:
-            receives.setdefault((one.group.name, one.source, one.rank, one.tag), []).append(one)
-    for way in dict.fromkeys([*sends, *receives]):
-        given, taken = sends.get(way, []), receives.get(way, [])
+    for way, (given, taken) in messages(calls).items():
         for send, receive in zip(given, taken, strict=False):
             outcome = _held(send, receive, files)
             outcomes[send.file, send.call] = outcomes[receive.file, receive.call] = outcome
@@ -53,6 +45,17 @@ def unmatched_messages(
             if is_fault:
                 found.append((left[0], outcome, "collective-order"))
     return outcomes, found
+
+
+def messages(calls: Iterable[Issued]) -> dict[_Way, tuple[list[Issued], list[Issued]]]:
+    """The sends and the receives of each way, in order."""
+    found: dict[_Way, tuple[list[Issued], list[Issued]]] = {}
+    for one in calls:
+        if one.operator == "c10d.send":
+            found.setdefault((one.group.name, one.rank, one.destination, one.tag), ([], []))[0].append(one)
+        elif one.operator == "c10d.recv":
+            found.setdefault((one.group.name, one.source, one.rank, one.tag), ([], []))[1].append(one)
+    return found
 
 
 def _held(send: Issued, receive: Issued, files: Sequence[TraceFile]) -> Outcome:

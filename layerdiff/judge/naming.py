@@ -57,7 +57,7 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     if other is not None and other[0] not in programs.aligned:
         return _missing(programs, other, None)
     if other is not None:
-        static = f"the target never makes what {_shown(programs.runs.reference, other[0])} makes"
+        static = f"the target never makes what {shown(programs.runs.reference, other[0])} makes"
         return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
     return None
 
@@ -70,12 +70,12 @@ def _replaced(programs: Programs, theirs: Ran, ours: Ran, call: int, other: tupl
     return other[0] if shapes[0] == shapes[1] else -1
 
 
-_COPIES: Final = frozenset({"clone", "copy_", "_to_copy", "contiguous", "lift_fresh_copy"})
+COPIES: Final = frozenset({"clone", "copy_", "_to_copy", "contiguous", "lift_fresh_copy"})
 
 
 def _copies(run: Recorded, calls: set[int]) -> set[int]:
     """Calls that hand on what they are given: another value there was another before."""
-    return {call for call in calls if run.operation(call).name.split(".")[1] in _COPIES}
+    return {call for call in calls if run.operation(call).name.split(".")[1] in COPIES}
 
 
 def _following(ran: Ran) -> set[int]:
@@ -97,8 +97,8 @@ def _given_another(
         if here is not None and there is not None and _alike(our_ran.results.get(here), their_ran.results.get(there)):
             continue
         if here is not None and programs.aligned.get(here) is not None and programs.aligned.get(here) != there:
-            given = "a value that came in" if there is None else _shown(theirs, there)
-            static = f"{_shown(theirs, target)} is given {given} in place of what {_shown(ours, here)} makes"
+            given = "a value that came in" if there is None else shown(theirs, there)
+            static = f"{shown(theirs, target)} is given {given} in place of what {shown(ours, here)} makes"
             return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
     return None
 
@@ -118,7 +118,7 @@ def _maker(run: Recorded, items: Sequence[int], before: int, value: int) -> int 
         if run.is_module(item) or run.is_view(run.operation(item)) or not _makes(run, item, memory):
             continue
         operation = run.operation(item)
-        if operation.name.split(".")[1] not in _COPIES or "in[0]" not in operation.inputs or operation.writes:
+        if operation.name.split(".")[1] not in COPIES or "in[0]" not in operation.inputs or operation.writes:
             return item
         memory = run.place(operation.inputs["in[0]"]).memory[0]
     return None
@@ -139,7 +139,7 @@ def name_wiring(programs: Programs, cut: Cut) -> tuple[tuple[int, int], str, dic
         makers = [i for i in items if not run.is_module(i) and not run.is_view(run.operation(i)) and _makes(run, i, memory)]
         if makers and side == "reference":
             calls = (makers[-1], programs.aligned.get(makers[-1], -1))
-            return calls, "out", {**evidence, "static": f"the target hands on another value than {_shown(run, makers[-1])} makes"}
+            return calls, "out", {**evidence, "static": f"the target hands on another value than {shown(run, makers[-1])} makes"}
     crossed = [one for _, one in body.interface.inputs] + [one for child in body.children.values() for _, one in child.outputs]
     for here, run in enumerate(programs.runs):
         if run.place(values[here]).memory[0] not in {run.place(one[here]).memory[0] for one in crossed}:
@@ -174,13 +174,13 @@ def _missing(programs: Programs, other: tuple[int, str], following: str | None) 
     if outermost is not None:
         named = run.file.text(int(run.file.calls.type[outermost])) or "module"
         return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
-    evidence: dict[str, Any] = {"static": f"the target lacks {_shown(run, call)}"}
+    evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
     return (call, -1), position, evidence if following is None else {**evidence, "next": following}
 
 
 def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
     """The operator calls among `items` whose results reach a call, by the memory that they share."""
-    return _reaching(run, items[: items.index(call)], {run.place(value).memory[0] for value in run.operation(call).inputs.values()})
+    return reaching(run, items[: items.index(call)], {run.place(value).memory[0] for value in run.operation(call).inputs.values()})
 
 
 def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
@@ -192,10 +192,11 @@ def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
     needed = {run.place(values[here]).memory[0] for at, values in crossing if at == position}
     items: tuple[int, ...] = getattr(body.items, side)
     stop = items.index(pair[here]) if pair != body.calls else len(items)
-    return _reaching(run, items[:stop], needed)
+    return reaching(run, items[:stop], needed)
 
 
-def _reaching(run: Recorded, items: Sequence[int], needed: set[int]) -> set[int]:
+def reaching(run: Recorded, items: Sequence[int], needed: set[int]) -> set[int]:
+    """The operator calls among `items` whose results reach the memories `needed`, which it adds to."""
     found: set[int] = set()
     for item in reversed(items):
         if run.is_module(item):
@@ -251,12 +252,12 @@ def _static_difference(programs: Programs, wiring: Wiring, reference: int, targe
     """What two aligned calls differ in besides their values."""
     runs = programs.runs
     if reference < 0:
-        return {"static": f"the target adds {_shown(runs.target, target)}"}
+        return {"static": f"the target adds {shown(runs.target, target)}"}
     found: dict[str, Any] = {}
     ours, theirs = wiring.scalars.reference.get(reference), wiring.scalars.target.get(target)
     names = runs.reference.operation(reference).name, runs.target.operation(target).name
     if ours != theirs or names[0] != names[1]:
-        found["static"] = f"{_shown(runs.target, target)}, reference {_shown(runs.reference, reference)}"
+        found["static"] = f"{shown(runs.target, target)}, reference {shown(runs.reference, reference)}"
     differing = _other_constant(programs, reference, target)
     if differing is not None:
         found["constant"] = differing
@@ -277,7 +278,7 @@ def _other_constant(programs: Programs, reference: int, target: int) -> str | No
     return None
 
 
-def _shown(run: Recorded, call: int) -> str:
+def shown(run: Recorded, call: int) -> str:
     """An operator with its scalars: `add(1e-05)`."""
     operation = run.operation(call)
     name = operation.name.removeprefix("aten.").rpartition(".")[0]

@@ -19,8 +19,8 @@ from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
-
-
+Noise = Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]
+"""Results with what rounding may make of them, from exact ones."""
 _PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "_grouped_mm", "addmv", "mv", "dot"})
 
 
@@ -46,7 +46,7 @@ class Rounding:
         """Results of the reference's call with a rounding at the expected dtype, and with the call's own allowance, drawn at random."""
         return self._noisy(operation, args, results, self._dtype)
 
-    def beside(self, body: Body, aligned: Mapping[int, int]) -> Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]:
+    def beside(self, body: Body, aligned: Mapping[int, int]) -> Noise:
         """Noise for the reference's calls at the dtypes of the target's calls beside them; of those alone at what came into the body.
 
         For bodies in which the target nowhere makes its values coarser than the run declares.

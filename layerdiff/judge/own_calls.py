@@ -57,7 +57,9 @@ def own_of_ranks(
     A residual that the reference's call of the same operator has too convicts nobody. Fills the column `exact` of operators.
     """
     runs = files.map(lambda side: [Recorded(file, trust) for file in side])
-    for row, calls in tables.operators.items():
+    for row, calls in tables.calls.items():
+        if sites["kind"][row] != CallKind.OPERATOR:
+            continue
         same = _same_bits(files, calls)
         sites["exact"][row] = int(Verdict.IDENTICAL if same else Verdict.ORDER_CONSISTENT)
     todo = [at for at, row in tables.row_of.items() if sites["kind"][row] == CallKind.OPERATOR]

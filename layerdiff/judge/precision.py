@@ -19,7 +19,7 @@ from layerdiff.judge.noise import is_product
 from layerdiff.judge.padding import without_padding
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
-from layerdiff.judge.tables import Verdict
+from layerdiff.judge.tables import BEYOND, Verdict
 from layerdiff.replay.recorded import Recorded
 from layerdiff.trace.dtypes import dtype_named
 
@@ -51,7 +51,7 @@ def find_precision(
             continue
         recorded = without_padding(recorded, right, setting.padded)
         unit = setting.rounding.unit_at(programs.body, (r, t), position, expected=bool(coarse))
-        ratio = _ratio(recorded - right, other - exact, unit * np.abs(exact))
+        ratio = ratio_to_spread(recorded - right, other - exact, unit * np.abs(exact))
         if worst_cut is None or ratio > worst:
             worst, worst_cut = ratio, ((r, t), position)
     allowed = COARSE_RATIO if coarse else RATIO
@@ -73,7 +73,7 @@ def find_precision(
             statement,
             worst,
             allowed,
-            "arithmetic: recorded over predicted spread",
+            BEYOND,
             cause="lower-precision",
             kind="declared",
             evidence={"dtype": dtype, "calls": len(coarse)},
@@ -144,15 +144,14 @@ def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float,
     value = _value_at(programs.body, cut[0], position)
     own = _unit(setting.runs.target.file.dtype_name(value)) or 0.0
     assert recorded is not None
-    ratio = _ratio(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
+    ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
     evidence = {"cut": position, "against_own_spread": ratio}
-    rule = "arithmetic: recorded over predicted spread"
     calls = _maker(programs, cut)
     if ratio <= RATIO:
         statement = f"{worst:.3g} times the error that the reference's way makes; the target rounds more often on the way"
-        return Local(calls, "out", Verdict.PRECISION, statement, worst, RATIO, rule, "lower-precision", "accumulator", evidence)
+        return Local(calls, "out", Verdict.PRECISION, statement, worst, RATIO, BEYOND, "lower-precision", "accumulator", evidence)
     statement = f"lies {ratio:.3g} times further from what its program says than its rounding explains"
-    return Local(calls, "out", Verdict.UNEXPLAINED, statement, worst, RATIO, rule, evidence=evidence)
+    return Local(calls, "out", Verdict.UNEXPLAINED, statement, worst, RATIO, BEYOND, evidence=evidence)
 
 
 def _maker(programs: Programs, cut: Cut) -> tuple[int, int]:
@@ -178,7 +177,7 @@ def _recorded_cut(setting: Setting, body: Body, pair: tuple[int, int], position:
     return setting.contents(setting.runs.target, value)
 
 
-def _ratio(error: Array, spread: Array, rounding: Array) -> float:
+def ratio_to_spread(error: Array, spread: Array, rounding: Array) -> float:
     """Root mean square of the error over that of its predicted spread, or their maxima, whichever is larger."""
     finite = np.isfinite(error) & np.isfinite(spread)
     if not finite.any():

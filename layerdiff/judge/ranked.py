@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.stages import Figures, Print, renumbered, rounded_stage_offsets, stage_offsets, stages
+from layerdiff.align.stages import Figures, Print, chained_offsets, levels, renumbered, rounded_stage_offsets, stage_offsets, stages
+from layerdiff.judge.issued import issued
 from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
@@ -24,6 +25,7 @@ from layerdiff.trace.schema import CallKind, ValueKind
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
+BY_PARTS: Final = "held against what the ranks put in"
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
 
@@ -38,10 +40,10 @@ class RankedTables(Tables):
         """The same of the reference: a single part where it is one process."""
         self.row_of: dict[tuple[int, int], int] = {}
         """By file and call of every rank, the row of the sites."""
-        self.operators: dict[int, Both[dict[int, int]]] = {}
-        """By row of a paired operator, its call in every file of each side that ran it."""
-        self.stages: list[int] = []
-        """For each file of the target the stage of a pipeline that it is: all the same where there is none."""
+        self.calls: dict[int, Both[dict[int, int]]] = {}
+        """By row of a paired call, the call in every file of each side that ran it."""
+        self.stages: Both[list[int]] = Both([], [])
+        """For each file the stage of a pipeline that it is: all the same where there is none."""
         self._held: Both[dict[int, dict[tuple[int, int], int]]] = Both({}, {})
         self._own: dict[int, tuple[int, int]] = {}
 
@@ -60,16 +62,20 @@ class RankedTables(Tables):
         self.ours.append(tuple((file, at[ours]) for file, at in self._held.reference.items() if ours in at))
 
 
-def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> list[Calls]:
-    """The calls of each rank's file, layers of a pipeline stage by their numbers in the whole model.
+def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> Both[list[Calls]]:
+    """The calls of each file of both sides, layers of a pipeline stage by their numbers in the whole model.
 
-    Among the stages of a reference that is a pipeline itself the numbers are those of the first that has each weight.
+    Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights.
     """
     known: dict[str, Print] = {}
     figures: dict[str, Figures] = {}
-    for file in references:
-        known = {**_weight_prints(file), **known}
-        figures = {**_weight_figures(file), **figures}
+    ours: list[Calls] = []
+    for file, offsets in zip(references, _offsets_of_chain(references), strict=True):
+        site = renumbered(offsets)
+        calls = calls_of(file)
+        ours.append(replace(calls, site=[site(one) for one in calls.site]))
+        known = {**{site(name): bits for name, bits in _weight_prints(file).items()}, **known}
+        figures = {**{site(name): one for name, one in _weight_figures(file).items()}, **figures}
     found = []
     for file in targets:
         calls, prints = calls_of(file), _weight_prints(file)
@@ -82,7 +88,21 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
             prints = {site(name): bits for name, bits in prints.items()}
             offsets = stage_offsets(known, prints)  # lists inside those that have their numbers now
         found.append(calls)
-    return found
+    return Both(ours, found)
+
+
+def _offsets_of_chain(files: Sequence[TraceFile]) -> list[dict[str, int]]:
+    """For each file what has to be added to the numbers of its layers, where the files are stages that count from zero."""
+    ranks = [file.rank or 0 for file in files]
+    every = [one for number, file in enumerate(files) for one in issued(file, number) if one.operator == "c10d.send"]
+    if len(files) < 2 or not every:
+        return [{} for _ in files]
+    stage = levels(ranks, [(one.rank, one.destination) for one in every if one.destination is not None])
+    chain: list[dict[str, Print]] = [{} for _ in range(max(stage) + 1)]
+    for file, level in zip(files, stage, strict=True):
+        chain[level] = {**_weight_prints(file), **chain[level]}
+    offsets = chained_offsets(chain)
+    return [offsets[level] for level in stage]
 
 
 def _weight_prints(file: TraceFile) -> dict[str, Print]:
@@ -118,7 +138,7 @@ def add_ranks(
     A call of a further reference file has a row of its own only where no file before it ran it (a stage of a pipeline); else it adds parts.
     """
     texts = tables.texts
-    tables.stages = stages([own.site for own in calls.target])
+    tables.stages = calls.map(lambda side: stages([own.site for own in side]))
     edges = files.map(lambda side: [Edges(file, texts) for file in side])
     operators = files.map(lambda side: [interned(texts, file, file.calls.operator) for file in side])
     handed = files.map(lambda side: [handed_state(file) for file in side])
@@ -141,9 +161,10 @@ def add_ranks(
             side = "target" if call >= 0 else "reference"
             held = {number: r} if key is None else ours[key]
             statement = reason
-            if reason is None and own.kind[at] == CallKind.OPERATOR:
-                tables.operators[row] = Both(held, parts)
-                statement = BY_ITSELF  # what one operator makes of parts is no operator's result on the whole
+            if reason is None:
+                tables.calls[row] = Both(held, parts)
+            if reason is None and own.kind[at] != CallKind.MODULE:
+                statement = BY_ITSELF if own.kind[at] == CallKind.OPERATOR else BY_PARTS
             elif reason is None:
                 statement = _add(tables, edges, row, (number, held), parts)
             parent = int(getattr(alignment.parents, side)[at])

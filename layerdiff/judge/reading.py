@@ -7,6 +7,7 @@ fingerprint and dtype are the same bits, and are read in their place.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from layerdiff.replay.program import contents
 from layerdiff.replay.recorded import Recorded
-from layerdiff.sides import Both
 
 Array = NDArray[Any]
 CACHE_BYTES: Final = 1 << 30
@@ -24,10 +24,10 @@ _Bits = tuple[tuple[int, int], str, tuple[int, ...]]
 
 
 class Reading:
-    """The values of two runs."""
+    """The values of two runs, or of all processes of them."""
 
-    def __init__(self, runs: Both[Recorded]) -> None:
-        self._runs = runs
+    def __init__(self, runs: Iterable[Recorded]) -> None:
+        self._runs = tuple(runs)
         self._cache: OrderedDict[tuple[int, int], Array] = OrderedDict()
         self._cached = 0
 
@@ -55,14 +55,14 @@ class Reading:
         return run, value
 
     @cached_property
-    def _known(self) -> Both[dict[_Bits, int]]:
+    def _known(self) -> list[dict[_Bits, int]]:
         """The values of each run that have bytes and a fingerprint."""
 
         def known(run: Recorded) -> dict[_Bits, int]:
             values = (value for value in range(len(run.file.values)) if run.file.has_bytes(value))
             return {bits: value for value in values if (bits := _bits(run, value)) is not None}
 
-        return self._runs.map(known)
+        return [known(run) for run in self._runs]
 
 
 def _bits(run: Recorded, value: int) -> _Bits | None:

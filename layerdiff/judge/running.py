@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.bodies import Body
 from layerdiff.judge.incoming import Incoming
+from layerdiff.judge.noise import Noise
 from layerdiff.judge.wiring import is_float_cast
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.operators import CannotReplay
-from layerdiff.replay.program import Child, run_calls
+from layerdiff.replay.program import Child, Part, run_calls
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
-Noise = Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]
-"""Results with what rounding may make of them, from exact ones."""
 _CASTS: Final = ("aten._to_copy.default",)
 
 
@@ -94,7 +93,7 @@ class Programs:
             children[pair[here]] = Child(handed, tuple(values[here] for _, values in interface.outputs))
         inputs = [values[here] for _, values in self.body.interface.inputs]
         outputs = {position: values[here] for position, values in self.body.interface.outputs}
-        run_calls(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs, watcher)
+        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs), watcher)
         return ran
 
 
@@ -130,9 +129,9 @@ class _Watcher:
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None
         if operation.call == self._looked_at:
-            self._ran.operands[operation.call] = _copied(args)
+            self._ran.operands[operation.call] = copied(args)
         if decides(operation, args, results):
-            self._ran.operands[operation.call] = _copied(args)
+            self._ran.operands[operation.call] = copied(args)
             try:
                 recorded = self._recorded(operation)
             except CannotReplay:
@@ -264,7 +263,9 @@ def _is_float(thing: Any) -> bool:
     return isinstance(thing, np.ndarray) and thing.dtype.kind in "fc"
 
 
-def _copied(args: Arguments) -> Arguments:
+def copied(args: Arguments) -> Arguments:
+    """The arguments of a call with arrays of their own: a program goes on in the memory of these."""
+
     def copy(thing: Any) -> Any:
         if isinstance(thing, np.ndarray):
             return np.array(thing)

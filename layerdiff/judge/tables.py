@@ -20,6 +20,8 @@ _SMALL: Final = np.dtype("<i4")
 _CODE: Final = np.dtype("u1")
 _REAL: Final = np.dtype("<f8")
 
+BEYOND: Final = "arithmetic: recorded over predicted spread"
+"""The rule of a recorded value that lies further from what its program makes than rounding explains."""
 BY_THRESHOLDS: Final = 255
 """In the column `exact`: no operators were recorded here."""
 

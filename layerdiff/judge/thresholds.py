@@ -87,6 +87,7 @@ class _Judge:
         unknown = (
             statistics & self._is_float & (difference > 0) & (pairs["role"] != Role.WEIGHT)
         )  # at least that, and nobody knows how much
+        unknown |= (pairs["source"] == Source.NOTHING) & np.isinf(pairs["rel_l2"])  # parts of ranks that are not put together
         coming = np.where(self._other_weight(difference) | unknown, np.inf, difference)
         numbers = PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite)
         state = state_coming_in(self._sites, pairs, self._texts, coming, nonfinite)
@@ -146,7 +147,8 @@ class _Judge:
         returned = np.zeros(self._count, bool)
         returned[self._site[is_output & (self._pairs["source"] != Source.PENDING)]] = True
         said: Flags = np.asarray(self._sites["statement"] >= 0)
-        return ~compared & (returned | said) & ~self._unpaired
+        unseen: Flags = ~compared & (returned | said) & ~self._unpaired & (self._sites["kind"] == CallKind.MODULE)
+        return unseen
 
     def _weight_difference(self, coming: Reals) -> Reals:
         """Per site: the worst difference of its own weights. Statistics bound a rounding from below only; its size bounds it from above."""

@@ -1,4 +1,4 @@
-"""`run_calls`: the calls of a region run again in float64, in the memory that they shared.
+"""`run_calls` and `run_together`: the calls of a region run again in float64, in the memory that they shared.
 
 Each storage of the recorded run is one flat tensor here, and every value is a view of it at its recorded place. So views need not
 run at all, a write in place is seen through every other view, and a value that something else wrote in between is noticed by
@@ -8,7 +8,7 @@ its version and taken from outside. What is never written here and read all the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,36 +58,93 @@ class Child:
     """Values whose contents are asked of `incoming`."""
 
 
-def run_calls(
-    run: Recorded,
-    call: int,
-    items: Sequence[int],
-    children: Mapping[int, Child],
-    inputs: Sequence[int],
-    outputs: Mapping[str, int],
-    watcher: Watcher,
-) -> None:
-    """Run `items` (operators, and children) of the module call `call` in order.
+@dataclass(frozen=True)
+class Part:
+    """What is run: `items` (operators, and children) of the module call `call`, in order.
 
     `inputs`: the values that the call was given; `outputs`: those that it returned, by position.
-
-    Raises CannotReplay where something that is needed was not recorded.
     """
-    memory = _Memory(run, watcher)
+
+    run: Recorded
+    call: int
+    items: Sequence[int]
+    children: Mapping[int, Child]
+    inputs: Sequence[int]
+    outputs: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A collective at which a program stands: what it puts in, by position. It goes on with what comes out."""
+
+    operation: Operation
+    given: Mapping[str, Array]
+
+
+def run_calls(part: Part, watcher: Watcher) -> None:
+    """Run a part by itself; what comes out of a collective is asked of `incoming`. Raises CannotReplay where it was not recorded."""
+    program = steps(part, watcher)
     with torch.no_grad():
-        for value in inputs:
-            memory.write(value, watcher.incoming(value))
-        for item in items:
-            child = children.get(item)
-            if child is None:
-                _execute(run, memory, run.operation(item), watcher)
-                continue
+        while advance(program, None) is not None:
+            pass
+
+
+def run_together(
+    programs: Sequence[tuple[Part, Watcher]], meet: Callable[[Mapping[int, Meeting]], Mapping[int, Mapping[str, Array]]]
+) -> None:
+    """Run the parts of several processes, each as far as it comes without the others.
+
+    `meet`: of the collectives at which programs stand, by program, makes the results of those of which all ranks are there.
+    Raises CannotReplay where something was not recorded, or none of the collectives can go on.
+    """
+    running = [steps(part, watcher) for part, watcher in programs]
+    waiting: dict[int, Meeting] = {}
+    results: Mapping[int, Mapping[str, Array] | None] = dict.fromkeys(range(len(running)))
+    with torch.no_grad():
+        while results:
+            for i, made in results.items():
+                waiting.pop(i, None)
+                meeting = advance(running[i], made)
+                if meeting is not None:
+                    waiting[i] = meeting
+            results = meet(waiting) if waiting else {}
+    if waiting:
+        raise CannotReplay("a collective inside has ranks that take no part in it here")
+
+
+Program = Generator[Meeting, "Mapping[str, Array] | None", None]
+
+
+def advance(program: Program, results: Mapping[str, Array] | None) -> Meeting | None:
+    """Run on to the next collective; None at the end. `results`: those of the one at which it stands."""
+    try:
+        return program.send(results)
+    except StopIteration:
+        return None
+
+
+def steps(part: Part, watcher: Watcher) -> Program:
+    """A part as a program that stops at every collective, and is sent what comes out of it."""
+    run, memory = part.run, _Memory(part.run, watcher)
+    for value in part.inputs:
+        memory.write(value, watcher.incoming(value))
+    for item in part.items:
+        child = part.children.get(item)
+        if child is not None:
             for position, value in child.handed.items():
                 watcher.handed(item, position, memory.read(value).numpy().copy())
             for value in child.returned:
                 memory.write(value, watcher.incoming(value))
-        for position, value in outputs.items():
-            watcher.handed(call, position, memory.read(value).numpy().copy())
+            continue
+        operation = run.operation(item)
+        if run.is_collective(item):
+            given = {position: memory.read(value).numpy().copy() for position, value in operation.inputs.items()}
+            results = yield Meeting(operation, given)
+            memory.replace(operation, results or {})
+        else:
+            _execute(run, memory, operation, watcher)
+    for position, value in part.outputs.items():
+        watcher.handed(part.call, position, memory.read(value).numpy().copy())
 
 
 def _execute(run: Recorded, memory: _Memory, operation: Operation, watcher: Watcher) -> None:
@@ -214,6 +271,15 @@ class _Memory:
             value = operation.outputs.get(position)
             if value is not None:
                 self.write(value, contents)
+
+    def replace(self, operation: Operation, results: Mapping[str, Array]) -> None:
+        """Put the results of a call in the memory that they were put in, other elements of it staying as they are."""
+        for position in results:
+            value = operation.outputs.get(position)
+            flat = None if value is None else self._flats.get(self._run.place(value).memory)
+            if value is not None and flat is not None:
+                flat.version = self._run.place(value).version
+        self.accept(operation, results)
 
     def wrote(self, operation: Operation) -> None:
         """A call has written to some of its operands."""

@@ -80,6 +80,10 @@ class Recorded:
         """Whether a call is a module's."""
         return int(self.file.calls.kind[call]) == CallKind.MODULE
 
+    def is_collective(self, call: int) -> bool:
+        """Whether a call is a communication of several ranks."""
+        return int(self.file.calls.kind[call]) == CallKind.COLLECTIVE
+
     def edges(self, call: int, role: Role) -> dict[str, int]:
         """Value by position, of one role."""
         return {edge.position: edge.value for edge in self.file.edges_of(call) if edge.role == role}
@@ -219,6 +223,13 @@ class Recorded:
                 yield from self.walk(child, stop)
             else:
                 yield child
+
+    def modules_inside(self, call: int, stop: set[int]) -> Iterator[int]:
+        """The module calls that `walk` walks into."""
+        for child in self.children[call]:
+            if self.is_module(child) and child not in stop:
+                yield child
+                yield from self.modules_inside(child, stop)
 
 
 def _draws_nothing(name: str, detail: dict[str, Any]) -> bool:

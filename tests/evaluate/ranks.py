@@ -13,7 +13,7 @@ from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
 from tests.parallel.expected import LAYOUTS, expected, placements, rules
-from tests.parallel.faults import ALONE, FAULTS, IN_ROOT
+from tests.parallel.faults import ALONE, FAULTS, IN_ROOT, at_layer
 
 DTYPES = ("float32", "bfloat16")
 
@@ -83,14 +83,10 @@ def _faulty(seeds: int, quick: bool) -> Iterator[Trial]:
                     for name, (case, found) in FAULTS.items():
                         if layer == 0 or name not in IN_ROOT:
                             case = replace(case, seed=seed, dtype=dtype, faults=(Fault(name, layer),))
-                            yield Trial(name, case, size, frozenset((_at(site, layer), cause, None) for site, cause in found))
+                            yield Trial(name, case, size, frozenset((at_layer(site, layer), cause, None) for site, cause in found))
                     for name, (fault, case, site) in ALONE.items():
                         case = replace(case, seed=seed, dtype=dtype, faults=(Fault(fault, layer, rank=size - 1),))
-                        yield Trial(f"one rank: {name}", case, size, frozenset({(_at(site, layer), None, size - 1)}), ranked=True)
-
-
-def _at(site: str, layer: int) -> str:
-    return site.replace("layers.0", f"layers.{layer}")
+                        yield Trial(f"one rank: {name}", case, size, frozenset({(at_layer(site, layer), None, size - 1)}), ranked=True)
 
 
 def _noted(row: Row, trial: Trial, comparison: Comparison) -> list[str]:

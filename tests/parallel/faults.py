@@ -1,11 +1,12 @@
-"""Faults over ranks, with where they must be found and what they must be called: those of all ranks, and those of one alone.
+"""Faults over ranks, with where they must be found and what they must be called: those of all ranks, those of one alone, and those
+that only programs show, since what they change is less than the rounding of bfloat16.
 
 Sites are of layer 0.
 """
 
 from __future__ import annotations
 
-from captures.layouts import Case
+from captures.layouts import Case, Fault
 
 ATTENTION, MLP = "layers.0.self_attn", "layers.0.mlp"
 Found = tuple[str, str | None]
@@ -27,7 +28,7 @@ FAULTS: dict[str, tuple[Case, set[Found]]] = {
     "local_norm": (Case(query_norm=True), {(f"{ATTENTION}.q_norm", "tp-norm-local-statistic")}),
     "gather_order": (Case("sequence"), {(f"{ATTENTION}.qkv_proj", "sequence-order")}),
     "contiguous_positions": (Case("context"), {(ATTENTION, "cp-position-ids")}),
-    "expert_offset": (Case("experts", experts=8), {(f"{MLP}.experts", None)}),
+    "expert_offset": (Case("experts", experts=8), {(f"{MLP}.experts", "ep-expert-index")}),
 }
 ALONE: dict[str, tuple[str, Case, str]] = {
     "kernel": ("kernel_off", Case(), f"{MLP}.gate_up_proj"),
@@ -35,3 +36,21 @@ ALONE: dict[str, tuple[str, Case, str]] = {
     "weight": ("weight_off", Case(), f"{ATTENTION}.o_proj"),
     "weight, whole model": ("weight_off", Case("experts", experts=8), f"{ATTENTION}.o_proj"),
 }
+
+
+def at_layer(site: str, layer: int) -> str:
+    """A site of layer 0 in another layer."""
+    return site.replace("layers.0", f"layers.{layer}")
+
+
+NORM = "layers.0.post_attention_layernorm/aten.add.Tensor#0"
+SCALE = "layers.0.self_attn.mixing/aten.mul.Tensor#0"
+OF_PROGRAMS: dict[str, tuple[Case, Found, bool]] = {
+    "epsilon, tensor": (Case(faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
+    "epsilon, sequence": (Case("sequence", faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
+    "epsilon, pipeline": (Case("pipeline", layers=4, faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
+    "scale, tensor": (Case(faults=(Fault("score_scale"),)), (SCALE, "scalar-differs"), False),
+    "scale, context": (Case("context", faults=(Fault("score_scale"),)), (SCALE, "scalar-differs"), False),
+    "scale of one rank": (Case(faults=(Fault("score_scale", alone=True),)), (SCALE, "scalar-differs"), True),
+}
+"""Case, what must be found, and whether its rank must be named. Recorded with operators."""

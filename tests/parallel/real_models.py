@@ -116,6 +116,6 @@ def record_by_torch_plan(rank: int, size: int, folder: Path, dtype: torch.dtype,
 
 def _record(path: Path, model: nn.Module, **inputs: Any) -> Path:
     torch.manual_seed(0)
-    with Recorder(path, model, weights="used"), torch.no_grad():
+    with Recorder(path, model, operators=True, weights="used"), torch.no_grad():
         model(**inputs)
     return path

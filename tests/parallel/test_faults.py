@@ -12,21 +12,43 @@ from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
-from tests.parallel.faults import ALONE, ATTENTION, FAULTS, Found
+from tests.parallel.faults import ALONE, ATTENTION, FAULTS, IN_ROOT, OF_PROGRAMS, Found, at_layer
 
 
 def origins(comparison: Comparison) -> set[Found]:
     return {(origin.site, origin.cause) for origin in comparison.origins}
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(2, "float32"), (4, "float32"), (4, "bfloat16")])
+@pytest.mark.parametrize(
+    ("size", "dtype", "operators"), [(2, "float32", False), (4, "bfloat16", False), (4, "float32", True), (2, "bfloat16", True)]
+)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, processes: Processes, tmp_path: Path) -> None:
+def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, operators: bool, processes: Processes, tmp_path: Path) -> None:
     case, found = FAULTS[name]
     case = replace(case, dtype=dtype, faults=(Fault(name),))
-    comparison = compare_traces(*record_ranks(tmp_path, case, size, processes))
-    assert found == origins(comparison)
+    comparison = compare_traces(*record_ranks(tmp_path, case, size, processes, operators=operators))
+    others = {(at_layer(site, 1), cause) for site, cause in found} if name in IN_ROOT else set()  # each layer is given it
+    assert found <= origins(comparison) <= found | others
     assert comparison.defect
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2, "bfloat16"), (4, "bfloat16"), (4, "float32")])
+@pytest.mark.parametrize("name", OF_PROGRAMS)
+def test_what_only_programs_show_is_found(name: str, size: int, dtype: str, processes: Processes, tmp_path: Path) -> None:
+    case, found, ranked = OF_PROGRAMS[name]
+    comparison = compare_traces(*record_ranks(tmp_path, replace(case, dtype=dtype), size, processes, operators=True))
+    assert [(*found, 1 if ranked else None)] == [(origin.site, origin.cause, origin.rank) for origin in comparison.origins]
+
+
+ALIKE = {name: (replace(case, faults=(Fault(name),)), found) for name, (case, found) in FAULTS.items() if name != "contiguous_positions"}
+
+
+@pytest.mark.parametrize("name", [*ALIKE, *OF_PROGRAMS])
+def test_two_layouts_tell_a_fault_of_one(name: str, processes: Processes, tmp_path: Path) -> None:
+    case, found = ALIKE[name] if name in ALIKE else (OF_PROGRAMS[name][0], {OF_PROGRAMS[name][1]})
+    _, reference = record_ranks(tmp_path / "two", replace(case, faults=()), 2, processes, operators=True)
+    _, target = record_ranks(tmp_path / "four", replace(case, dtype="bfloat16"), 4, processes, operators=True)
+    assert found == origins(compare_traces(reference, target))
 
 
 @pytest.mark.parametrize(("size", "first"), [(2, 2), (4, 1)])

@@ -40,3 +40,22 @@ def test_nothing_is_found_by_operators_either(name: str, processes: Processes, t
     comparison = compare_traces(*record_ranks(tmp_path, replace(LAYOUTS[name], dtype="bfloat16"), 2, processes, operators=True))
     assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
     assert not comparison.defect
+
+
+PAIRS = [(name, name) for name in LAYOUTS] + [("tensor", "sequence"), ("sequence", "tensor")]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=str)
+def test_nothing_is_found_between_two_layouts(first: str, second: str, processes: Processes, tmp_path: Path) -> None:
+    _, reference = record_ranks(tmp_path / "two", LAYOUTS[first], 2, processes, operators=True)
+    _, target = record_ranks(tmp_path / "four", replace(LAYOUTS[second], dtype="bfloat16"), 4, processes, operators=True)
+    comparison = compare_traces(reference, target)
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+
+
+@pytest.mark.parametrize("name", ["tensor", "context", "exchanged"])
+def test_nothing_is_found_between_two_runs_of_one_layout(name: str, processes: Processes, tmp_path: Path) -> None:
+    _, reference = record_ranks(tmp_path / "one", LAYOUTS[name], 2, processes, operators=True)
+    _, target = record_ranks(tmp_path / "other", replace(LAYOUTS[name], dtype="bfloat16"), 2, processes, operators=True)
+    assert [] == [(origin.site, origin.cause) for origin in compare_traces(reference, target).origins]

@@ -63,6 +63,13 @@ def nothing_is_found(comparison: Comparison) -> None:
     assert [] == [notice.statement for notice in comparison.notices if notice.defect]
 
 
+def routed_otherwise(comparison: Comparison) -> bool:
+    """Whether some choice of an expert is another one in the target, by rounding."""
+    pairs, texts = comparison.pairs, comparison.texts
+    whole = [(texts[int(name)] or "").startswith("int") for name in pairs["reference_dtype"]]
+    return any(pairs["equal"][pair] == 0 for pair in range(len(whole)) if whole[pair])
+
+
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
@@ -72,7 +79,7 @@ def test_by_the_plan_of_transformers(family: str, dtype: torch.dtype, size: int,
     comparison = compare_traces(reference, tmp_path / "target")
     nothing_is_found(comparison)
     found = placements(comparison)
-    if "flip" in [notice.kind for notice in comparison.notices]:  # then experts are given other tokens
+    if routed_otherwise(comparison):  # then experts are given other tokens
         found = {(site, value): where for (site, value), where in found.items() if not site.endswith("experts.act_fn")}
     assert {key: expected(BY_TP_PLAN, *key) for key in found} == found
     assert len(found) > 70

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerdiff.replay.program import Child, contents, positions_of, run_calls
+from layerdiff.replay.program import Child, Part, contents, positions_of, run_calls
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.replay.refusal import CannotReplay, NotRecorded
 from layerdiff.trace.arguments import Arguments
@@ -78,7 +78,7 @@ def run(folder: Path, model: nn.Module, *, steps: Any = None, change: Callable[[
         change(watching)
     items = list(recorded.walk(call, set(children)))
     inputs, outputs = recorded.edges(call, Role.INPUT), recorded.edges(call, Role.OUTPUT)
-    run_calls(recorded, call, items, children, tuple(inputs.values()), outputs, watching)
+    run_calls(Part(recorded, call, items, children, tuple(inputs.values()), outputs), watching)
     return watching, watching.handed_on[call, "out"]
 
 

@@ -1,0 +1,139 @@
+"""What crosses between a module call of many ranks and what calls it: each rank's value, and how they make up the logical one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import PAD, Placement
+from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.pairing import rows_of
+from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.tables import Columns
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[Any]
+_ONE: Final = Placement("replicated", "on one rank")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A logical value as the processes of one run hold it."""
+
+    parts: tuple[Part, ...]
+    placement: Placement
+    shape: tuple[int, ...]
+
+    def joined(self, parts: Sequence[Array]) -> Array:
+        """The logical tensor, of what each process has."""
+        return self.placement.joined(parts, self.shape)
+
+    def divided(self, whole: Array) -> list[Array]:
+        """What each process has of a logical tensor; of a sum the first has all of it."""
+        if self.placement.kind == "partial":
+            return [whole, *(np.zeros_like(whole) for _ in self.parts[1:])]
+        return [self.placement.part(whole, rank) for rank in range(len(self.parts))]
+
+    def beside(self, whole: Array, parts: Sequence[Array]) -> Iterator[tuple[int | None, Array, Array]]:
+        """(rank's number among the parts, what it should hold, what it holds), padding left out; of a sum its whole, of no rank."""
+        placement = self.placement
+        if placement.kind == "partial":
+            yield None, whole, placement.joined(parts, self.shape)
+            return
+        for rank, part in enumerate(parts):
+            own = placement.part(whole, rank)
+            if placement.kind == "sharded" and np.any(placement.positions[rank] == PAD):
+                held = placement.positions[rank] != PAD
+                own, part = np.compress(held, own, axis=placement.dim), np.compress(held, part, axis=placement.dim)
+            yield rank, own, part
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A value that goes into or comes out of a module call, on both sides."""
+
+    key: str
+    """Names it among all of a comparison."""
+    position: str
+    held: Both[Held]
+
+
+@dataclass(frozen=True)
+class TeamCall:
+    """A module call with the call of every process that ran it, whose values are all known as logical ones."""
+
+    row: int
+    calls: Both[dict[int, int]]
+    """By file."""
+    inputs: tuple[Crossing, ...]
+    outputs: tuple[Crossing, ...]
+
+
+class Crossings:
+    """The module calls of a ranked comparison as calls of teams."""
+
+    def __init__(
+        self, tables: RankedTables, sites: Columns, pairs: Columns, files: Both[tuple[TraceFile, ...]], placed: Mapping[int, Placed]
+    ) -> None:
+        self._tables, self._pairs, self._files, self._placed = tables, pairs, files, placed
+        self.torn: set[int] = set()
+        """Rows of module calls of which ranks hold different values where they should hold the same: whose counts is not known."""
+        self.parent = np.asarray(sites["parent"])
+        self.row_of = tables.row_of
+        self.weights: dict[Part, Crossing | None] = {}
+        """By file and value of the reference, each weight; None where it is not known how the ranks hold it."""
+        order, start = rows_of(pairs, len(sites["site"]))
+        self.calls: dict[int, TeamCall] = {}
+        for row in tables.calls:
+            if sites["kind"][row] != CallKind.MODULE:
+                continue
+            found = self._call(row, order[start[row] : start[row + 1]].tolist())
+            if found is not None:
+                self.calls[row] = found
+
+    def _call(self, row: int, pairs: Sequence[int]) -> TeamCall | None:
+        by_role: dict[int, list[Crossing]] = {Role.INPUT: [], Role.OUTPUT: []}
+        whole = True
+        for pair in pairs:
+            role = int(self._pairs["role"][pair])
+            placed = self._placed.get(pair)
+            if placed is not None and placed.equal is False and role != Role.WEIGHT:
+                self.torn.add(row)
+            crossing = None if placed is None else self._crossing(pair, placed)
+            if role == Role.WEIGHT:
+                self.weights |= dict.fromkeys(self._tables.ours[pair], crossing)
+            elif crossing is not None:
+                by_role[role].append(crossing)
+            else:
+                whole = False
+        if not whole or not by_role[Role.OUTPUT] or not self._has_all(row, by_role):
+            return None
+        return TeamCall(row, self._tables.calls[row], tuple(by_role[Role.INPUT]), tuple(by_role[Role.OUTPUT]))
+
+    def _crossing(self, pair: int, placed: Placed) -> Crossing | None:
+        """None where it is not known how the ranks' values make up the logical one, or some of it is on no rank."""
+        placement, value = placed.placement, int(self._pairs["reference_value"][pair])
+        ours, theirs = self._tables.ours[pair], self._tables.ranks[pair]
+        doubtful = placement.kind == "unknown" or not placement.fits or placement.missing > 0 or placement.twice or placed.equal is False
+        if doubtful or not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):
+            return None
+        shape = placed.shape or self._files.reference[ours[0][0]].shape(ours[0][1])
+        position = self._tables.texts[int(self._pairs["position"][pair])] or "out"
+        return Crossing(str(pair), position, Both(Held(ours, placed.ours or _ONE, shape), Held(theirs, placement, shape)))
+
+    def _has_all(self, row: int, by_role: Mapping[int, Sequence[Crossing]]) -> bool:
+        """Whether every process has all that its call was given and returned among the crossings."""
+        for side, calls in (("reference", self._tables.calls[row].reference), ("target", self._tables.calls[row].target)):
+            for file, call in calls.items():
+                edges = [edge.role for edge in getattr(self._files, side)[file].edges_of(call)]
+                for role in (Role.INPUT, Role.OUTPUT):
+                    known = sum(any(part[0] == file for part in getattr(one.held, side).parts) for one in by_role[role])
+                    if known != edges.count(role):
+                        return False
+        return True

@@ -1,0 +1,184 @@
+"""Whether the ranks' programs, run together, compute what the reference's does; and where they do not, from which call on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from layerdiff.judge.coverage import covered_in
+from layerdiff.judge.exact import Found
+from layerdiff.judge.local import Local
+from layerdiff.judge.measuring_ranks import Placed
+from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.reading import Reading
+from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING
+from layerdiff.judge.tables import Columns, Verdict
+from layerdiff.judge.teams.bodies import TeamBody, team_bodies, team_body
+from layerdiff.judge.teams.crossings import Crossings
+from layerdiff.judge.teams.exchange import Exchange
+from layerdiff.judge.teams.naming import first_other
+from layerdiff.judge.teams.parting import Apart, parted
+from layerdiff.judge.teams.rounding import TeamRounding, beyond_rounding, decisions
+from layerdiff.judge.teams.running import TeamPrograms, TeamRan
+from layerdiff.judge.teams.weights import Weights
+from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+
+RULE: Final = "meaning: the ranks' programs together and the reference's on the ranks' values"
+_APART: Final = 10.0
+"""How many times further off one rank must be than the others, to be named alone."""
+_NEAR: Final = 2
+"""How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
+
+
+@dataclass
+class Meant:
+    """What is known of the meaning of the ranks' programs."""
+
+    same: set[int]
+    """Rows of the module calls whose bodies compute the same."""
+    found: list[tuple[Found, frozenset[int]]]
+    """What is said, and the rows of the module calls that it is said of."""
+    meets: set[int]
+    """Rows of those whose bodies compute something else, which cancels again in a module around them."""
+    other: set[int]
+    """Rows of those whose bodies compute something else."""
+    unjudged: dict[int, str]
+
+
+def judge_meaning(
+    tables: RankedTables,
+    sites: Columns,
+    pairs: Columns,
+    files: Both[tuple[TraceFile, ...]],
+    placed: Mapping[int, Placed],
+    trust: Collection[str] = (),
+) -> Iterator[tuple[int, int, Meant]]:
+    """Hold the programs of every module call of all ranks against the reference's; hands out (done, all, what is known so far)."""
+    judge = _Judge(tables, sites, pairs, files, placed, trust)
+    meant = Meant(set(), [], set(), set(), {})
+    bodies = [body for body in team_bodies(judge.runs, judge.crossings) if judge.is_covered(body)]
+    for done, body in enumerate(bodies, 1):
+        judge.judge(body, meant)
+        yield done, len(bodies), meant
+    yield len(bodies), len(bodies), meant
+
+
+class _Judge:
+    def __init__(
+        self,
+        tables: RankedTables,
+        sites: Columns,
+        pairs: Columns,
+        files: Both[tuple[TraceFile, ...]],
+        placed: Mapping[int, Placed],
+        trust: Collection[str],
+    ) -> None:
+        self._sites = sites
+        self.runs: Both[Sequence[Recorded]] = files.map(lambda side: tuple(Recorded(file, trust) for file in side))
+        self.crossings = Crossings(tables, sites, pairs, files, placed)
+        self._contents = Reading([*self.runs.reference, *self.runs.target])
+        self._weights = Weights(self.runs, self.crossings.weights, self._contents)
+        self._exchange = files.map(Exchange)
+        every = [*files.reference, *files.target]
+        self._covered = files.map(lambda side: [covered_in(file, every) for file in side])
+        self._rounding = TeamRounding.of(self.runs, self.crossings.calls.values())
+        self._arithmetic = len(files.reference) > 1  # else the reference's program alone is held against what the ranks recorded
+        self._met: dict[int, bool] = {}
+
+    def is_covered(self, body: TeamBody) -> bool:
+        """Whether all operators of a body were recorded, by all processes."""
+        return all(
+            known[file].issuperset(calls)
+            for known, modules in zip(self._covered, body.modules, strict=True)
+            for file, calls in modules.items()
+        )
+
+    def judge(self, body: TeamBody, meant: Meant) -> None:
+        row = body.call.row
+        try:
+            programs, ours, theirs = self._run(body)
+            apart = self._parted(body, ours, theirs)
+            decided = [(self.crossings.row_of.get(at, row), local) for at, local in decisions(programs, self._rounding, ours)]
+            beyond = beyond_rounding(programs, self._rounding, ours, theirs) if apart is None and self._arithmetic else None
+        except CannotReplay as refusal:
+            meant.unjudged[row] = str(refusal)
+            return
+        meant.found += [(Found(where, local), frozenset({row})) for where, local in decided]
+        if beyond is not None:
+            meant.found.append((Found(row, beyond[1]), frozenset({row, beyond[0].row})))
+        (meant.same if apart is None else meant.other).add(row)
+        if apart is not None and self._meets(row):
+            meant.meets.add(row)
+        elif apart is not None:
+            meant.found.append((self._said(programs, ours, theirs, apart), frozenset({row, apart.call.row})))
+
+    def _run(self, body: TeamBody) -> tuple[TeamPrograms, TeamRan, TeamRan]:
+        programs = TeamPrograms(self.runs, body, self._exchange, self._weights, self._contents)
+        theirs = programs.run("target")
+        return programs, programs.run("reference"), theirs
+
+    def _parted(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> Apart | None:
+        file, call = next(iter(body.call.calls.target.items()))
+        return parted(body, ours, theirs, padded_positions(self.runs.target[file], call, self._contents))
+
+    def _meets(self, row: int) -> bool:
+        """Whether the programs of the module, or of one around it, compute the same when they are run whole."""
+        for _ in range(_NEAR):
+            while row >= 0 and row not in self.crossings.calls:
+                row = int(self.crossings.parent[row])
+            if row < 0:
+                return False
+            if row not in self._met:
+                self._met[row] = self._same_whole(row)
+            if self._met[row]:
+                return True
+            row = int(self.crossings.parent[row])
+        return False
+
+    def _same_whole(self, row: int) -> bool:
+        body = team_body(self.runs, self.crossings.calls[row])
+        if not self.is_covered(body):
+            return False
+        try:
+            _, ours, theirs = self._run(body)
+            return self._parted(body, ours, theirs) is None
+        except CannotReplay:
+            return False
+
+    def _said(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
+        body, difference = programs.body, apart.difference
+        row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
+        alone = _alone(apart.figures)
+        named = first_other(programs, ours, theirs, apart, alone)
+        if named is not None:
+            row = self.crossings.row_of.get(named.at, row)
+            calls, value = (named.reference, named.at[1]), "out"
+            evidence |= {} if named.static is None else {"static": named.static}
+        if apart.handed:
+            evidence["handed_to"] = {"site": self.runs.target[0].file.site(next(iter(apart.call.calls.target.values())))}
+        if alone is not None:
+            evidence["rank"] = self.runs.target[alone].file.rank
+        evidence |= {"meaning": difference.figure, "cut": apart.crossing.position, "worst": difference.worst, "rows": difference.rows}
+        statement = evidence.get("static", "the ranks together compute something else")
+        small = difference.figure <= BELOW_ROUNDING and "static" not in evidence
+        verdict = Verdict.INHERITED if small else Verdict.UNEXPLAINED
+        kind = "below-rounding" if small else ""
+        allowed = BELOW_ROUNDING if small else NOTHING
+        said = f"{statement}, below rounding" if small else statement
+        return Found(row, Local(calls, value, verdict, said, difference.figure, allowed, RULE, kind=kind, evidence=evidence, notice=small))
+
+    def _calls(self, row: int) -> tuple[int, int]:
+        return int(self._sites["reference_call"][row]), int(self._sites["target_call"][row])
+
+
+def _alone(figures: Sequence[tuple[int, float]]) -> int | None:
+    """The file of the one process that is off, or is by far the furthest."""
+    if len(figures) < 2:
+        return None
+    (first, most), (_, next_most), *_ = sorted(figures, key=lambda one: -one[1])
+    return first if most > _APART * next_most and most > NOTHING else None

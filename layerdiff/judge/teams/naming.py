@@ -1,0 +1,77 @@
+"""At which call the programs of teams part: the reference's whose result the ranks' results do not make up, in any placement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import infer, infer_both
+from layerdiff.judge.naming import COPIES, reaching, shown, unmasked
+from layerdiff.judge.setting import NOTHING
+from layerdiff.judge.teams.parting import Apart
+from layerdiff.judge.teams.running import TeamPrograms, TeamRan
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A call of the reference whose result the ranks do not make up, and the target's beside it."""
+
+    reference: int
+    at: tuple[int, int]
+    """File and call."""
+    static: str | None
+    """What the two differ in besides their values."""
+
+
+def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: Apart, alone: int | None) -> Named | None:
+    """The call on the way to where they part that makes something else; None where every result is made up.
+
+    The first that is given another number; else the first that does more than copy. `alone`: the file of the process that is off. Of a
+    reference of several processes the calls of the first stand for those that the others make at the same step.
+    """
+    team = programs.body.parts.reference
+    file, part = next(iter(team.items()))
+    run = part.run
+    value = next((value for number, value in parted.crossing.held.reference.parts if number == file), None)
+    if value is None:
+        return None
+    stop = part.items.index(parted.call.calls.reference[file]) if parted.handed else len(part.items)
+    inside = reaching(run, part.items[:stop], {run.place(value).memory[0]})
+    beside: dict[int, dict[int, int]] = {}
+    for (own, call), number in programs.partner.items():
+        beside.setdefault(number, {}).setdefault(own, call)
+    found: list[Named] = []
+    for call in part.items:
+        number = programs.partner.get((file, call), -1)
+        made = ours.results.get((file, call))
+        if call not in inside or made is None or number < 0:
+            continue
+        step, together = programs.steps[number], beside[number]
+        if any(_made_up(ours, together, theirs, step, position) is False for position in made):
+            at = alone if alone in step else next(iter(step))
+            texts = shown(programs.runs.target[at], step[at]), shown(run, call)
+            found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))
+    other = next((one for one in found if one.static is not None and _numbers_differ(one.static)), None)
+    more = [one for one in found if run.operation(one.reference).name.split(".")[1] not in COPIES]
+    return other or next(iter([*more, *found]), None)
+
+
+def _numbers_differ(static: str) -> bool:
+    """Whether two calls are given other numbers that are no sizes."""
+    return any("." in text or "e" in text for text in re.findall(r"(?<![\w.])-?\d[\d.e+-]*", static))
+
+
+def _made_up(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool | None:
+    """Whether what the ranks made at one step is the reference's result, in one placement or another; None where that is not known."""
+    sides = [[ran.results.get(at, {}).get(position) for at in calls.items()] for ran, calls in ((ours, together), (theirs, step))]
+    known = [[unmasked(part) for part in parts if part is not None] for parts in sides]
+    if any(not parts or len(parts) < len(every) for parts, every in zip(known, sides, strict=True)):
+        return None
+    placement = infer(known[0][0], known[1]) if len(known[0]) == 1 else infer_both(known[0], known[1])[2]
+    return None if placement.kind == "unknown" else bool(placement.error <= NOTHING)

@@ -1,0 +1,49 @@
+"""Where what the ranks make together is not what the reference makes: each value that crosses, the logical one and every rank's part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from layerdiff.judge.naming import unmasked
+from layerdiff.judge.padding import without_padding
+from layerdiff.judge.setting import NOTHING
+from layerdiff.judge.teams.bodies import TeamBody
+from layerdiff.judge.teams.crossings import Crossing, TeamCall
+from layerdiff.judge.teams.running import TeamRan
+from layerdiff.measure.rows import RowDifference, row_difference
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Where the programs part: what crosses, into which call or out of the body, and how far each process is off."""
+
+    crossing: Crossing
+    call: TeamCall
+    handed: bool
+    """Whether it is handed to `call`, a child; else it is what the body's own call returns."""
+    difference: RowDifference
+    figures: tuple[tuple[int, float], ...]
+    """(file, figure) of each process's part; empty of a sum."""
+
+
+def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] | None) -> Apart | None:
+    """The worst of what crosses differently; None where all is the same. `padded`: as `judge.padding` has it."""
+    worst: Apart | None = None
+    for call, handed in body.crossing():
+        for crossing in call.inputs if handed else call.outputs:
+            held = crossing.held
+            whole = held.reference.joined([ours.cuts[file][crossing.key] for file, _ in held.reference.parts])
+            figures: list[tuple[int, float]] = []
+            difference: RowDifference | None = None
+            for rank, right, part in held.target.beside(whole, [theirs.cuts[file][crossing.key] for file, _ in held.target.parts]):
+                part = part.reshape(right.shape)
+                here = row_difference(unmasked(without_padding(right, part, padded)), unmasked(part))
+                if rank is not None:
+                    figures.append((held.target.parts[rank][0], here.figure))
+                difference = here if difference is None or here.figure > difference.figure else difference
+            if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
+                worst = Apart(crossing, call, handed, difference, tuple(figures))
+    return worst

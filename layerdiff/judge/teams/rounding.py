@@ -1,0 +1,134 @@
+"""What rounding may make of the programs of teams: decisions that hang by it, and recorded values that lie beyond it.
+
+The reference's programs are run once more with rounding as noise, at the dtypes that the ranks are expected to use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.decisions import allowed_margin, flip_of
+from layerdiff.judge.local import Local
+from layerdiff.judge.noise import Noise, Rounding, is_product
+from layerdiff.judge.precision import ratio_to_spread
+from layerdiff.judge.setting import RATIO
+from layerdiff.judge.tables import BEYOND, Verdict
+from layerdiff.judge.teams.bodies import TeamBody
+from layerdiff.judge.teams.crossings import Crossing, TeamCall
+from layerdiff.judge.teams.running import TeamPrograms, TeamRan
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TeamRounding:
+    """Noise for the programs of both sides, by file."""
+
+    runs: Both[Sequence[Recorded]]
+    expected_dtype: Mapping[str, str]
+    reference: Mapping[int, Rounding]
+    target: Mapping[int, Rounding]
+
+    @classmethod
+    def of(cls, runs: Both[Sequence[Recorded]], calls: Iterable[TeamCall]) -> TeamRounding:
+        """By the dtypes in which modules hand on, and matrix products are kept."""
+        votes: dict[str, Counter[str]] = {}
+        for call in calls:
+            for crossing in call.outputs:
+                names = [team[held.parts[0][0]].file.dtype_name(held.parts[0][1]) for team, held in zip(runs, crossing.held, strict=True)]
+                if all((known := dtype_named(name)) is not None and known.kind == "float" for name in names):
+                    votes.setdefault(names[0], Counter())[names[1]] += 1
+        expected = {name: one.most_common(1)[0][0] for name, one in votes.items()}
+        product = _product_dtype(runs.target[0])
+        sides = [{file: Rounding(Both(runs.reference[0], run), expected, product) for file, run in enumerate(runs.target)}]
+        sides.append({file: Rounding(Both(run, runs.target[0]), expected, product) for file, run in enumerate(runs.reference)})
+        return cls(runs, expected, sides[1], sides[0])
+
+    def as_expected(self) -> dict[int, Noise]:
+        """Noise for the reference's programs at the dtypes that the ranks are expected to use."""
+        return {file: one.as_expected for file, one in self.reference.items()}
+
+    def as_recorded(self) -> dict[int, Noise]:
+        """Noise for the ranks' programs at their own dtypes."""
+        return {file: one.as_recorded for file, one in self.target.items()}
+
+
+def _product_dtype(run: Recorded) -> str | None:
+    counted: Counter[str] = Counter()
+    for call in range(len(run.file.calls)):
+        if not run.is_module(call) and is_product((operation := run.operation(call)).name):
+            counted.update(run.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def decisions(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan) -> Iterator[tuple[tuple[int, int], Local]]:
+    """(file and call of the target, what is said) of the decisions that the reference's program would have made otherwise."""
+    if not ours.decisions:
+        return
+    noisy = programs.run("reference", rounding.as_expected())
+    for at, decision in ours.decisions.items():
+        step = programs.steps[programs.partner[at]]
+        there = next(iter(step.items()))
+        unit = rounding.reference[at[0]].unit_of_operands(decision.operation)
+        allowed = allowed_margin(decision, ours.operands.get(at), noisy.operands.get(at), unit)
+        flip = flip_of(decision, (at[1], there[1]), allowed, wrong=bool(np.any(decision.margin > allowed)))
+        yield there, flip if flip.notice else replace(flip, verdict=Verdict.UNEXPLAINED)
+
+
+def beyond_rounding(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan, theirs: TeamRan) -> tuple[TeamCall, Local] | None:
+    """What the ranks recorded lies further from what their programs make than rounding explains: the worst; None where it does not."""
+    noisy = programs.run("reference", rounding.as_expected())
+    worst: tuple[float, TeamCall, Crossing] | None = None
+    for call, crossing in _crossing(programs.body):
+        ratio = _ratio(programs, crossing, theirs, _spread(crossing.held.reference.joined, ours, noisy, crossing, "reference"))
+        if ratio is not None and (worst is None or ratio > worst[0]):
+            worst = ratio, call, crossing
+    if worst is None or worst[0] <= RATIO:
+        return None
+    ratio, call, crossing = worst
+    own_noise = programs.run("target", rounding.as_recorded())
+    own = _ratio(programs, crossing, theirs, _spread(crossing.held.target.joined, theirs, own_noise, crossing, "target"))
+    calls = next(iter(programs.body.call.calls.reference.values())), next(iter(programs.body.call.calls.target.values()))
+    evidence = {"cut": crossing.position, "against_own_spread": own}
+    if own is not None and own <= RATIO:
+        said = f"{ratio:.3g} times the error that the reference's way makes; the ranks round more often on the way"
+        return call, Local(
+            calls, crossing.position, Verdict.PRECISION, said, ratio, RATIO, BEYOND, "lower-precision", "accumulator", evidence
+        )
+    said = f"lies {ratio:.3g} times further from what its programs say than their rounding explains"
+    return call, Local(calls, crossing.position, Verdict.UNEXPLAINED, said, ratio, RATIO, BEYOND, evidence=evidence)
+
+
+def _crossing(body: TeamBody) -> Iterator[tuple[TeamCall, Crossing]]:
+    for call, handed in body.crossing():
+        for crossing in call.inputs if handed else call.outputs:
+            yield call, crossing
+
+
+def _spread(joined: Any, exact: TeamRan, noisy: TeamRan, crossing: Crossing, side: str) -> tuple[Array, Array]:
+    """What noise makes of a logical value, and its exact size."""
+    parts = getattr(crossing.held, side).parts
+    right, other = (joined([ran.cuts[file][crossing.key] for file, _ in parts]) for ran in (exact, noisy))
+    return other - right, np.abs(right)
+
+
+def _ratio(programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: tuple[Array, Array]) -> float | None:
+    """How far the recorded logical value is from what the programs make, over its spread; None of what is no float."""
+    held = crossing.held.target
+    recorded = [programs.contents(programs.runs.target[file], value) for file, value in held.parts]
+    if any(part.dtype.kind != "f" for part in recorded) or spread[0].dtype.kind != "f":
+        return None
+    made = [theirs.cuts[file][crossing.key] for file, _ in held.parts]
+    known = dtype_named(programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1]))
+    unit = known.unit_roundoff or 0.0 if known is not None and known.kind == "float" else 0.0
+    error = held.joined(recorded) - held.joined(made)
+    return ratio_to_spread(error, spread[0].reshape(error.shape), (unit * spread[1]).reshape(error.shape))

@@ -1,0 +1,224 @@
+"""The programs of one body of a team, run: all ranks of the target together, and the reference's on what the ranks were given.
+
+The ranks follow the decisions that they recorded (top-k, comparisons), and the reference follows theirs. What each would have decided by
+itself is kept among the results, and where the reference would have decided otherwise, by how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.placements import infer
+from layerdiff.align.sequence import align_sequences
+from layerdiff.judge.constants import as_mask
+from layerdiff.judge.noise import Noise
+from layerdiff.judge.running import Decision, compare_decisions, copied, decides, follow
+from layerdiff.judge.teams.bodies import TeamBody
+from layerdiff.judge.teams.exchange import Exchange
+from layerdiff.judge.teams.weights import Weights
+from layerdiff.judge.wiring import is_float_cast
+from layerdiff.replay.program import Meeting, run_together
+from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+Call = tuple[int, int]
+"""File, and call."""
+
+
+@dataclass
+class TeamRan:
+    """What the processes of one side made."""
+
+    cuts: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """By file, and by the key of what crosses."""
+    results: dict[Call, dict[str, Array]] = field(default_factory=dict)
+    """By operator call and position; decisions as the program itself would make them."""
+    operands: dict[Call, Arguments] = field(default_factory=dict)
+    """Of the calls that decide something."""
+    decisions: dict[Call, Decision] = field(default_factory=dict)
+    """Those of the reference that are not what the ranks decided."""
+
+
+@dataclass
+class TeamPrograms:
+    """The programs of one body."""
+
+    runs: Both[Sequence[Recorded]]
+    body: TeamBody
+    exchange: Both[Exchange]
+    weights: Weights
+    contents: Callable[[Recorded, int], Array]
+    steps: list[dict[int, int]] = field(init=False)
+    """The calls of the ranks that are one step of them all: by file."""
+    partner: dict[Call, int] = field(init=False)
+    """The number of the step that a call of the reference's goes with."""
+
+    def __post_init__(self) -> None:
+        tokens, self.steps = _steps(self.body)
+        self.partner = {}
+        for file in self.body.parts.reference:
+            own, calls = _tokens(self.body, "reference", file)
+            self.partner |= {(file, calls[i]): j for i, j in align_sequences(own, tokens)}
+
+    def run(self, side: str, noise: Mapping[int, Noise] | None = None) -> TeamRan:
+        """Run one side; `noise`, by file, is added to each result.
+
+        Raises CannotReplay where something that is needed was not recorded, or cannot be run.
+        """
+        ran = TeamRan()
+        parts = getattr(self.body.parts, side)
+        files = list(parts)
+        supplied = self._supplied() if side == "reference" else {}
+        watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file]) for file in files]
+        exchange: Exchange = getattr(self.exchange, side)
+
+        def meet(waiting: Mapping[int, Meeting]) -> dict[int, dict[str, Array]]:
+            by_call = {(files[i], meeting.operation.call): meeting for i, meeting in waiting.items()}
+            number = {(files[i], meeting.operation.call): i for i, meeting in waiting.items()}
+            return {number[at]: results for at, results in exchange.meet(by_call).items()}
+
+        run_together([(parts[file], watcher) for file, watcher in zip(files, watchers, strict=True)], meet)
+        return ran
+
+    def _supplied(self) -> dict[tuple[int, int], Array]:
+        """By file and value of the reference: its part of the ranks' logical value."""
+        found: dict[tuple[int, int], Array] = {}
+        coming = [*self.body.call.inputs, *(one for child in self.body.children for one in child.outputs)]
+        for crossing in coming:
+            ours, theirs = crossing.held
+            parts = [self.contents(self.runs.target[file], value) for file, value in theirs.parts]
+            for at, part in zip(ours.parts, ours.divided(theirs.joined(parts)), strict=True):
+                found[at] = part
+        return found
+
+
+class _Watcher:
+    def __init__(
+        self, programs: TeamPrograms, side: str, file: int, ran: TeamRan, supplied: Mapping[tuple[int, int], Array], noise: Noise | None
+    ) -> None:
+        self._programs, self._side, self._file, self._ran, self._supplied, self._noise = programs, side, file, ran, supplied, noise
+        self._run: Recorded = getattr(programs.runs, side)[file]
+
+    def incoming(self, value: int) -> Array:
+        programs, run = self._programs, self._run
+        if self._side == "target":
+            return programs.contents(run, value)
+        found = self._supplied.get((self._file, value))
+        if found is not None:
+            return self._in_kind(found, value)
+        weight = run.weight(value)
+        if weight is not None:
+            return programs.weights.contents(self._file, weight, value)
+        if int(run.producer[value]) >= 0 or run.place(value).memory[0] in run.made_memories:
+            raise CannotReplay("the reference reads a value here that was made elsewhere, and of which the ranks' is not known")
+        return programs.contents(run, value)
+
+    def _in_kind(self, contents: Array, value: int) -> Array:
+        """A mask in the form that the reference has it."""
+        known = dtype_named(self._run.file.dtype_name(value))
+        if known is not None and (known.name == "bool") != (contents.dtype.kind == "b"):
+            return as_mask(contents, self._programs.contents(self._run, value))
+        return contents
+
+    def instead(self, operation: Operation) -> Mapping[str, Array] | None:
+        if not operation.random:
+            return None
+        if self._side == "reference":
+            raise CannotReplay(f"{operation.name} draws at random")
+        return {position: self._programs.contents(self._run, value) for position, value in operation.outputs.items()}
+
+    def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
+        at = self._file, operation.call
+        if not is_float_cast(self._run, operation):
+            self._ran.results[at] = {position: np.array(made) for position, made in results.items()}
+        if not decides(operation, args, results):
+            return None if self._noise is None else self._noise(operation, args, results)
+        self._ran.operands[at] = copied(args)
+        other = follow(args, results, self._decided(operation, results))
+        if self._side == "reference" and other is not None:
+            decision = compare_decisions(operation, args, results, other)
+            if decision is not None:
+                self._ran.decisions[at] = decision
+        return other
+
+    def _decided(self, operation: Operation, results: Mapping[str, Array]) -> dict[str, Array]:
+        """What the ranks recorded of a decision; empty where it is not known."""
+        programs = self._programs
+        if self._side == "target":
+            return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+        step = programs.partner.get((self._file, operation.call))
+        if step is None:
+            return {}
+        calls = programs.steps[step]
+        there = {file: programs.runs.target[file].operation(call).outputs for file, call in calls.items()}
+        found: dict[str, Array] = {}
+        for position, own in results.items():
+            if any(position not in outputs for outputs in there.values()):
+                return {}
+            parts = {file: programs.contents(programs.runs.target[file], outputs[position]) for file, outputs in there.items()}
+            decided = self._own_part(own, parts)
+            if decided is None:
+                return {}
+            found[position] = decided
+        return found
+
+    def _own_part(self, own: Array, parts: Mapping[int, Array]) -> Array | None:
+        """What this process of the reference has of a decision of all ranks."""
+        several = self._programs.body.parts.reference.keys()
+        if len(several) > 1:  # two layouts: the same rank's where they are one, else what all ranks decided alike
+            mine = parts.get(self._file) if parts.keys() == several else None
+            alike = all(np.array_equal(part, one) for one in parts.values() for part in parts.values())
+            chosen = mine if mine is not None else next(iter(parts.values())) if alike else None
+            return chosen if chosen is not None and chosen.shape == own.shape else None
+        placement = infer(own, list(parts.values()))
+        if placement.kind not in ("replicated", "sharded") or not placement.fits:
+            return None
+        return placement.joined(list(parts.values()), own.shape)
+
+    def handed(self, call: int, position: str, contents: Array) -> None:
+        self._ran.cuts.setdefault(self._file, {})[position] = contents
+
+    def cannot(self, operation: Operation, reason: str) -> Mapping[str, Array]:
+        raise CannotReplay(f"{operation.name} cannot be run: {reason}")
+
+
+def _steps(body: TeamBody) -> tuple[list[Any], list[dict[int, int]]]:
+    """What the ranks do in one order, as tokens, and by file the calls that do it: those of the first rank, then what others do besides."""
+    tokens: list[Any] = []
+    steps: list[dict[int, int]] = []
+    leading = 0
+    for file in body.parts.target:
+        own, calls = _tokens(body, "target", file)
+        paired = {j: i for i, j in align_sequences(tokens[:leading], own)}
+        for j, (token, call) in enumerate(zip(own, calls, strict=True)):
+            at = paired.get(j)
+            if at is None:
+                tokens.append(token)
+                steps.append({file: call})
+            else:
+                steps[at][file] = call
+        leading = leading or len(tokens)
+    return tokens, steps
+
+
+def _tokens(body: TeamBody, side: str, file: int) -> tuple[list[Any], list[int]]:
+    """What a process does in order, as what it may be aligned by, and the calls."""
+    part = getattr(body.parts, side)[file]
+    rows = {getattr(child.calls, side).get(file): child.row for child in body.children}
+    tokens: list[Any] = []
+    calls: list[int] = []
+    for item in part.items:
+        if item not in part.children and is_float_cast(part.run, part.run.operation(item)):
+            continue
+        tokens.append(("child", rows[item]) if item in part.children else part.run.operation(item).name)
+        calls.append(item)
+    return tokens, calls

@@ -70,13 +70,14 @@ class Mixing(nn.Module):
         super().__init__()
         self.ranks = cut.ranks if cut.case.kind == "context" else Ranks()
         self.scale = 1.001 if cut.wrong("score_scale") else 1.0
+        self.scaled = cut.case.scaled_query
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, places: Tensor) -> Tensor:
         every = self.ranks.gather(places, 0)
         k, v = self.ranks.gather(k, 2), self.ranks.gather(v, 2)
         each = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-        scores = (q @ k.transpose(-1, -2) * (self.scale * q.shape[-1] ** -0.5)).float()
+        scores = (q @ k.transpose(-1, -2) * (1.0 if self.scaled else self.scale * q.shape[-1] ** -0.5)).float()
         scores = scores.masked_fill(every[None, :] > places[:, None], float("-inf"))
         return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
@@ -118,7 +119,8 @@ class Attention(nn.Module):
         if cut.case.query_norm:
             q = self.q_norm(q)
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in (q, k, v))
-        y = self.o_proj(self.mixing(rotate(q, *rotary), rotate(k, *rotary), v, places))
+        q, k = rotate(q, *rotary), rotate(k, *rotary)
+        y = self.o_proj(self.mixing(q * self.size**-0.5 if cut.case.scaled_query else q, k, v, places))
         if cut.wrong("sum_missing"):
             return y
         y = ranks.sum_and_cut(y, 1) if sequence else ranks.sum(y)

@@ -49,9 +49,10 @@ def judge_ranks(
     for done, total, known in judge_programs_of_ranks(tables, sites, values, trust):
         meant = known
         yield total + done, 3 * total, by_program
-    told = {} if meant is None else {row: found for found, rows in meant.found for row in rows}
+    said = [] if meant is None else meant.said
+    told = {row for one in said if not one.found.local.notice for row in one.concerns}
     cancelling = set() if meant is None else meant.meets
-    by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told.keys()]
+    by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told]
     misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values))
     found = [*misplaced, *weights_of_one_rank(values, misplaced), *missing]
     for one in missing:  # what the call around them hands on lacks them
@@ -59,14 +60,16 @@ def judge_ranks(
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row) for one in by_program if not one.local.notice}
     explained = {one.row for one in found}
-    for row, one in findings_of_ranks(values, sorted({*origins(), *modules, *told})):
+    exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
+    exactly_explained = {at for row, one in exactly for at in (row, one.row)}
+    asked = sorted({*origins(), *modules, *told} - exactly_explained)
+    for row, one in (*exactly, *findings_of_ranks(values, asked)):
         found.append(one)
         explained |= {row, one.row}
         for same in (row, one.row):
             sites["exact"][same] = int(Verdict.INHERITED)
     found += [one for one in by_program if one.local.notice or _module(sites, one.row) not in explained]
-    said = [] if meant is None else [one for one, rows in meant.found if one.local.notice or not rows & explained]
-    found += said
+    found += [one.found for one in said if one.found.local.notice or not one.concerns & explained]
     wrong: list[Found] = []
     for done, total, here in judge_calls(tables, files, sites, trust):
         wrong += here

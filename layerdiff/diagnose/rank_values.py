@@ -5,8 +5,8 @@ Values are read when they are asked for, as float64, and those too large are not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,8 @@ from layerdiff.trace.schema import CallKind, Role
 Array = NDArray[np.float64]
 HOLDS: Final = 0.02
 """Relative residual up to which an equality holds: rounding in bf16 leaves 4e-3 of a value."""
+EXACTLY: Final = 1e-6
+"""The same of what programs make in float64: measured, 3e-16 where the equality is the fault."""
 APART: Final = 10.0
 """How many times further off one rank's part must be than any other's, to be named alone."""
 _MOST: Final = 1 << 24
@@ -42,6 +44,15 @@ class RankValues:
     held: Both[list[tuple[Part, ...]]]
     """By pair the parts of each side: a single one where it is one process."""
     placed: dict[int, Placed]
+    exact: Mapping[int, tuple[Array, list[Array]]] = field(default_factory=dict)
+    """By pair what takes the place of recorded numbers: the logical value, and each rank's part."""
+    holds: float = HOLDS
+    """Relative residual up to which an equality holds."""
+
+    def exactly(self, exact: Mapping[int, tuple[Any, list[Any]]]) -> RankValues:
+        """The same with other numbers for some pairs: no error comes in there, and none but float64's is left."""
+        floats = {pair: one for pair, one in exact.items() if one[0].dtype.kind == "f" and all(part.dtype.kind == "f" for part in one[1])}
+        return replace(self, exact=floats, holds=EXACTLY)
 
     def rank(self, file: int) -> int:
         """Of a file of the target."""
@@ -68,6 +79,8 @@ class RankValues:
 
     def whole(self, pair: int) -> Array | None:
         """The reference's value; None where it is no float, too large or not kept."""
+        if pair in self.exact:
+            return self.exact[pair][0]
         parts, placed = _all_numbers(self.files.reference, self.held.reference[pair]), self.placed.get(pair)
         if parts is None or len(parts) == 1:
             return None if parts is None else parts[0]
@@ -75,6 +88,8 @@ class RankValues:
 
     def parts(self, pair: int) -> list[Array] | None:
         """What each rank recorded."""
+        if pair in self.exact:
+            return list(self.exact[pair][1])
         return _all_numbers(self.files.target, self.held.target[pair])
 
     def choices(self, pair: int) -> NDArray[np.int64] | None:
@@ -93,18 +108,22 @@ class RankValues:
         whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
         if whole is None or parts is None or placed is None or placed.placement.kind == "unknown":
             return None
-        return np.asarray(placed.placement.joined(placed.standing(parts), whole.shape), np.float64)
+        standing = parts if pair in self.exact else placed.standing(parts)
+        return np.asarray(placed.placement.joined(standing, whole.shape), np.float64)
 
     def local(
-        self, row: int, pair: int, cause: str | None, statement: str, residual: float, allowed: float = HOLDS, **evidence: Any
+        self, row: int, pair: int, cause: str | None, statement: str, residual: float, allowed: float | None = None, **evidence: Any
     ) -> Found:
         """A finding at a value."""
         calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
         position = self.texts[int(self.pairs["position"][pair])] or "out"
-        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, allowed, RULE, cause=cause, evidence=evidence))
+        limit = self.holds if allowed is None else allowed
+        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, RULE, cause=cause, evidence=evidence))
 
     def incoming(self, row: int) -> float:
         """How far off the inputs of a call are: their largest relative L2 error."""
+        if self.exact:
+            return 0.0
         errors = [float(self.pairs["rel_l2"][pair]) for pair in self.pairs_of(row, Role.INPUT)]
         return max((error for error in errors if error == error), default=0.0)
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
 from layerdiff.diagnose.rank_experts import experts_of_others
-from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
+from layerdiff.diagnose.rank_values import APART, Array, RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import Columns
 from layerdiff.trace.schema import Role
 
 _AT_MOST: Final = 0.1
-"""HOLDS where what had come in was off: an equality must explain most of a difference."""
+"""`RankValues.holds` where what had come in was off: an equality must explain most of a difference."""
 
 
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
@@ -93,12 +93,12 @@ def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array], noise: flo
     if whole.shape != lacking[0].shape or not all(_size(one) > 0 for one in lacking):
         return np.inf, 0.0
     residual = max(_size(part - whole - lack) / _size(lack) for part, lack in zip(parts, lacking, strict=True))
-    return residual, _allowed(noise, _size(whole), min(map(_size, lacking)))
+    return residual, _allowed(values, noise, _size(whole), min(map(_size, lacking)))
 
 
-def _allowed(noise: float, whole: float, difference: float) -> float:
+def _allowed(values: RankValues, noise: float, whole: float, difference: float) -> float:
     """The residual of a difference that is allowed where values of size `whole` are off by `noise` of it for other reasons."""
-    return min(_AT_MOST, HOLDS + 2.0 * noise * whole / difference)
+    return min(_AT_MOST, values.holds + 2.0 * noise * whole / difference)
 
 
 def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
@@ -115,7 +115,7 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
             if not size > 0:
                 continue
             best: tuple[float, int, int, str, str] | None = None
-            allowed = _allowed(values.incoming(row), _size(whole), size)
+            allowed = _allowed(values, values.incoming(row), _size(whole), size)
             for one, other, name, cause in _addends(values, row):
                 if added_up and cause != "bias-added-per-rank":
                     continue
@@ -205,7 +205,7 @@ def _moved(values: RankValues, row: int) -> Found | None:
             keep = np.flatnonzero(there)
             size = _size(np.take(target, keep, axis=dim))
             residual = _size(np.take(target - found, keep, axis=dim)) / size if size > 0 else np.inf
-            if residual <= HOLDS and keep.size >= 2:
+            if residual <= values.holds and keep.size >= 2:
                 runs = _runs(at, there)
                 position = values.texts[int(values.pairs["position"][pair])]
                 empty = int(at.size - keep.size)

@@ -59,3 +59,11 @@ def test_nothing_is_found_between_two_runs_of_one_layout(name: str, processes: P
     _, reference = record_ranks(tmp_path / "one", LAYOUTS[name], 2, processes, operators=True)
     _, target = record_ranks(tmp_path / "other", replace(LAYOUTS[name], dtype="bfloat16"), 2, processes, operators=True)
     assert [] == [(origin.site, origin.cause) for origin in compare_traces(reference, target).origins]
+
+
+@pytest.mark.parametrize("name", ["tensor", "context"])
+def test_programs_that_part_and_meet_again_are_no_fault(name: str, processes: Processes, tmp_path: Path) -> None:
+    """Queries are scaled before the module that scales the scores in the reference: what it is handed and makes means something else."""
+    case = replace(LAYOUTS[name], scaled_query=True, dtype="bfloat16")
+    comparison = compare_traces(*record_ranks(tmp_path, case, 2, processes, reference=LAYOUTS[name].alone, operators=True))
+    assert [] == [(origin.site, origin.statement) for origin in comparison.origins]

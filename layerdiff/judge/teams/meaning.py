@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from layerdiff.judge.coverage import covered_in
 from layerdiff.judge.exact import Found
@@ -28,11 +30,27 @@ from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 
+Array = NDArray[Any]
 RULE: Final = "meaning: the ranks' programs together and the reference's on the ranks' values"
 _APART: Final = 10.0
 """How many times further off one rank must be than the others, to be named alone."""
+_KEPT: Final = 64
+"""Bodies whose exact values are kept, for who looks for a cause."""
 _NEAR: Final = 2
 """How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of one body."""
+
+    found: Found
+    row: int
+    """Of the module call whose body it is."""
+    concerns: frozenset[int]
+    """The rows of the module calls that it may be the fault of: the body's, and the one that is handed something else."""
+    exact: Mapping[int, tuple[Array, list[Array]]] = field(default_factory=dict)
+    """By pair that crosses: the logical value that the reference's program makes, or is given; and what each rank's makes, or is."""
 
 
 @dataclass
@@ -41,8 +59,7 @@ class Meant:
 
     same: set[int]
     """Rows of the module calls whose bodies compute the same."""
-    found: list[tuple[Found, frozenset[int]]]
-    """What is said, and the rows of the module calls that it is said of."""
+    said: list[Said]
     meets: set[int]
     """Rows of those whose bodies compute something else, which cancels again in a module around them."""
     other: set[int]
@@ -108,14 +125,16 @@ class _Judge:
         except CannotReplay as refusal:
             meant.unjudged[row] = str(refusal)
             return
-        meant.found += [(Found(where, local), frozenset({row})) for where, local in decided]
+        meant.said += [Said(Found(where, local), row, frozenset({row})) for where, local in decided]
         if beyond is not None:
-            meant.found.append((Found(row, beyond[1]), frozenset({row, beyond[0].row})))
+            meant.said.append(Said(Found(row, beyond[1]), row, frozenset({row, beyond[0].row})))
         (meant.same if apart is None else meant.other).add(row)
         if apart is not None and self._meets(row):
             meant.meets.add(row)
         elif apart is not None:
-            meant.found.append((self._said(programs, ours, theirs, apart), frozenset({row, apart.call.row})))
+            found = self._found(programs, ours, theirs, apart)
+            concerns = frozenset({row, apart.call.row})
+            meant.said.append(Said(found, row, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
 
     def _run(self, body: TeamBody) -> tuple[TeamPrograms, TeamRan, TeamRan]:
         programs = TeamPrograms(self.runs, body, self._exchange, self._weights, self._contents)
@@ -150,7 +169,19 @@ class _Judge:
         except CannotReplay:
             return False
 
-    def _said(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
+    def _exact(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> dict[int, tuple[Array, list[Array]]]:
+        found: dict[int, tuple[Array, list[Array]]] = {}
+        given = [*body.call.inputs, *(one for child in body.children for one in child.outputs)]
+        made = [*body.call.outputs, *(one for child in body.children for one in child.inputs)]
+        for crossing in given:
+            parts = [self._contents(self.runs.target[file], value) for file, value in crossing.held.target.parts]
+            found[int(crossing.key)] = crossing.held.target.joined(parts), parts
+        for crossing in made:
+            whole = crossing.held.reference.joined([ours.cuts[file][crossing.key] for file, _ in crossing.held.reference.parts])
+            found[int(crossing.key)] = whole, [theirs.cuts[file][crossing.key] for file, _ in crossing.held.target.parts]
+        return found
+
+    def _found(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
         body, difference = programs.body, apart.difference
         row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
         alone = _alone(apart.figures)

@@ -51,7 +51,7 @@ class Case:
     experts: int = 0
     exchanged: bool = False  # tokens are sent to the experts' ranks and back; else each rank's experts make a part of a sum
     padded_head: bool = False
-    scaled_query: bool = False  # attention scales its queries, not the scores: another program of the same meaning
+    scaled_query: bool = False  # a part of the scores' scale lies on the queries: another program of the same meaning
     seed: int = 0
     dtype: str = "float32"
     faults: tuple[Fault, ...] = ()

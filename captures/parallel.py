@@ -22,6 +22,10 @@ from captures.processes import Processes
 from layerdiff import Recorder
 
 
+ON_QUERIES = 1.25
+"""The part of the scores' scale that a case may put on the queries."""
+
+
 class ColumnLinear(nn.Module):
     """Holds some rows of the weight: makes some channels of the result."""
 
@@ -69,15 +73,14 @@ class Mixing(nn.Module):
     def __init__(self, cut: Cut) -> None:
         super().__init__()
         self.ranks = cut.ranks if cut.case.kind == "context" else Ranks()
-        self.scale = 1.001 if cut.wrong("score_scale") else 1.0
-        self.scaled = cut.case.scaled_query
+        self.scale = 1.001 if cut.wrong("score_scale") else 1.0 / ON_QUERIES if cut.case.scaled_query else 1.0
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, places: Tensor) -> Tensor:
         every = self.ranks.gather(places, 0)
         k, v = self.ranks.gather(k, 2), self.ranks.gather(v, 2)
         each = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
-        scores = (q @ k.transpose(-1, -2) * (1.0 if self.scaled else self.scale * q.shape[-1] ** -0.5)).float()
+        scores = (q @ k.transpose(-1, -2) * (self.scale * q.shape[-1] ** -0.5)).float()
         scores = scores.masked_fill(every[None, :] > places[:, None], float("-inf"))
         return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
@@ -120,7 +123,7 @@ class Attention(nn.Module):
             q = self.q_norm(q)
         q, k, v = (part.unflatten(-1, (-1, self.size)).transpose(1, 2) for part in (q, k, v))
         q, k = rotate(q, *rotary), rotate(k, *rotary)
-        y = self.o_proj(self.mixing(q * self.size**-0.5 if cut.case.scaled_query else q, k, v, places))
+        y = self.o_proj(self.mixing(q * ON_QUERIES if cut.case.scaled_query else q, k, v, places))
         if cut.wrong("sum_missing"):
             return y
         y = ranks.sum_and_cut(y, 1) if sequence else ranks.sum(y)

@@ -41,7 +41,7 @@ demo: $(INSTALLED)  ## record two runs of a small model, compare them, open the 
 	@echo "layerdiff is $(CURDIR)/$(VENV)/bin/layerdiff, and these traces are in $(DEMO)/" >&2
 
 test: $(INSTALLED)  ## all tests
-	@$(RUN) -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(INSTALLED)  ## lint, format, types, import order
 	$(VENV)/bin/ruff check .

@@ -98,8 +98,13 @@ def _elected(votes: Mapping[str, Counter[int]]) -> dict[str, int]:
 
 
 def stages(sites: Sequence[Iterable[str]]) -> list[int]:
-    """For each rank the number of its stage, by the module paths that it ran: ranks that ran a layer together are of one stage."""
+    """For each rank the number of its stage, by the module paths that it ran: ranks that ran a layer together are of one stage.
+
+    Of a model without numbered layers nothing tells stages: there is one.
+    """
     layers = [{where[:2] for where in map(split_number, own) if where is not None} for own in sites]
+    if not any(layers):
+        return [0] * len(layers)
     found = list(range(len(layers)))
     for rank, own in enumerate(layers):
         together = {found[other] for other in range(rank) if own & layers[other]}

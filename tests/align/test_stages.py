@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerdiff.align.stages import Figures, Print, renumbered, rounded_stage_offsets, split_number, stage_offsets, stages
+from layerdiff.align.stages import (
+    Figures,
+    Print,
+    chained_offsets,
+    levels,
+    renumbered,
+    rounded_stage_offsets,
+    split_number,
+    stage_offsets,
+    stages,
+)
 
 
 def bits(number: int, shape: str = "[4]") -> Print:
@@ -179,3 +189,35 @@ def test_numbers_of_two_lists_are_added_inner_first() -> None:
     assert "layers.5.experts.6/aten.mm.default#0" == renumbered({"layers": 2, "layers.3.experts": 4})(
         "layers.3.experts.2/aten.mm.default#0"
     )
+
+
+def test_a_model_without_numbered_layers_has_one_stage() -> None:
+    assert [0, 0, 0] == stages([["", "a", "b"], ["", "a"], [""]])
+
+
+# a pipeline whose stages all count from zero
+
+
+def prints_of(*layers: int) -> dict[str, Print]:
+    """The weights of some layers of the model, by the numbers that their stage gives them."""
+    return {f"layers.{own}.norm": ((layer, 0), "float32", "[8]") for own, layer in enumerate(layers)}
+
+
+def test_stages_that_count_from_zero_follow_each_other() -> None:
+    chain = [prints_of(0, 1), prints_of(2, 3, 4), prints_of(5)]
+    assert [{}, {"layers": 2}, {"layers": 5}] == chained_offsets(chain)
+
+
+def test_stages_that_count_globally_are_left_alone() -> None:
+    chain = [prints_of(0, 1), {"layers.2.norm": ((2, 0), "float32", "[8]")}]
+    assert [{}, {}] == chained_offsets(chain)
+
+
+def test_ranks_that_hold_the_same_layers_are_no_stages() -> None:
+    assert [{}, {}] == chained_offsets([prints_of(0, 1), prints_of(0, 1)])
+
+
+def test_levels_by_who_hands_on_to_whom() -> None:
+    assert [0, 1, 2] == levels([0, 1, 2], [(0, 1), (1, 2), (2, 1), (1, 0)])  # gradients come back
+    assert [0, 0, 1, 1] == levels([0, 1, 2, 3], [(0, 2), (1, 3)])
+    assert [0, 0] == levels([0, 1], [])

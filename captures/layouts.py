@@ -51,6 +51,8 @@ class Case:
     experts: int = 0
     exchanged: bool = False  # tokens are sent to the experts' ranks and back; else each rank's experts make a part of a sum
     padded_head: bool = False
+    replicas: int = 1  # of a tensor layout: each has a part of the batch
+    stages: int = 1  # of a tensor layout: each has some layers
     scaled_query: bool = False  # a part of the scores' scale lies on the queries: another program of the same meaning
     seed: int = 0
     dtype: str = "float32"
@@ -69,22 +71,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process in its group."""
+    """This process in its group; `members`: the ranks of all of the group, in its order."""
 
     rank: int = 0
     size: int = 1
+    group: dist.ProcessGroup | None = None
+    members: tuple[int, ...] = ()
 
     def sum(self, x: Tensor) -> Tensor:
         x = x.clone()
         if self.size > 1:
-            dist.all_reduce(x)
+            dist.all_reduce(x, group=self.group)
         return x
 
     def gather(self, x: Tensor, dim: int, order: Sequence[int] | None = None) -> Tensor:
         if self.size == 1:
             return x
         parts = [torch.empty_like(x) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous())
+        dist.all_gather(parts, x.contiguous(), group=self.group)
         return torch.cat([parts[rank] for rank in order or range(self.size)], dim)
 
     def sum_and_cut(self, x: Tensor, dim: int) -> Tensor:
@@ -92,7 +96,7 @@ class Ranks:
             return x
         parts = [part.contiguous() for part in x.chunk(self.size, dim)]
         mine = torch.empty_like(parts[0])
-        dist.reduce_scatter(mine, parts)
+        dist.reduce_scatter(mine, parts, group=self.group)
         return mine
 
     def exchange(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -100,15 +104,49 @@ class Ranks:
         if self.size == 1:
             return x, list(counts)
         theirs = torch.empty(self.size, dtype=torch.long)
-        dist.all_to_all_single(theirs, torch.tensor(counts))
+        dist.all_to_all_single(theirs, torch.tensor(counts), group=self.group)
         came = theirs.tolist()
         rows = x.new_empty(sum(came), *x.shape[1:])
-        dist.all_to_all_single(rows, x.contiguous(), came, list(counts))
+        dist.all_to_all_single(rows, x.contiguous(), came, list(counts), group=self.group)
         return rows, came
 
     def places(self, size: int) -> Tensor:
         """This rank's part of `size` places, contiguous."""
         return torch.arange(size).chunk(self.size)[self.rank]
+
+    def part(self, first: int, step: int, count: int) -> Ranks:
+        """The group of `count` ranks from `first` on, `step` apart, that this process is in. All processes must ask for all groups."""
+        members = tuple(range(first, first + step * count, step))
+        group = dist.new_group(list(members)) if count > 1 else None
+        return Ranks(members.index(self.rank), count, group, members) if self.rank in members else Ranks()
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """This process among the ranks that share its weights, its layers, and its part of the batch."""
+
+    tensor: Ranks
+    stages: Ranks
+    replicas: Ranks
+
+    @classmethod
+    def of(cls, case: Case, ranks: Ranks) -> Mesh:
+        """Ranks in the order replica, stage, tensor: those that cut one weight are neighbours."""
+        if case.kind not in ("tensor", "sequence"):
+            return cls(Ranks(), ranks if case.kind == "pipeline" else Ranks(), Ranks())
+        width = ranks.size // (case.replicas * case.stages)
+        if case.replicas * case.stages == 1 or ranks.size == 1:
+            return cls(ranks, Ranks(), Ranks())
+        found: dict[str, Ranks] = {}
+        each = case.stages * width
+        lines = [("tensor", first, 1, width) for first in range(0, ranks.size, width)]
+        lines += [("stages", replica * each + at, width, case.stages) for replica in range(case.replicas) for at in range(width)]
+        lines += [("replicas", at, each, case.replicas) for at in range(each)]
+        for name, first, step, count in lines:
+            part = ranks.part(first, step, count)
+            if ranks.rank in range(first, first + step * count, step):
+                found[name] = part
+        return cls(**found)
 
 
 @dataclass
@@ -117,6 +155,7 @@ class Cut:
 
     case: Case
     ranks: Ranks
+    mesh: Mesh
     layer: int | None = None  # None: outside the layers
     path: str = ""
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -127,7 +166,7 @@ class Cut:
     @property
     def tensor(self) -> Ranks:
         """The ranks among which weights are cut."""
-        return self.ranks if self.case.kind in ("tensor", "sequence") else Ranks()
+        return self.mesh.tensor
 
     def wrong(self, name: str) -> bool:
         """Whether this fault is here."""

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from captures.expert_layers import ExchangedExperts, MixtureOfExperts
 from captures.kernels import PRODUCTS, Kernel, product, split_dropped
-from captures.layouts import LENGTH, PAD_TO, Case, Cut, Ranks, ids_of, weights_of
+from captures.layouts import LENGTH, PAD_TO, Case, Cut, Mesh, Ranks, ids_of, weights_of
 from captures.llama import RMSNorm, Rotary, rotate
 from captures.processes import Processes
 from layerdiff import Recorder
-
 
 ON_QUERIES = 1.25
 """The part of the scores' scale that a case may put on the queries."""
@@ -209,8 +208,8 @@ class Llama(nn.Module):
 
     def __init__(self, cut: Cut) -> None:
         super().__init__()
-        case, ranks = cut.case, cut.ranks
-        self.cut, self.stages = cut, ranks if case.kind == "pipeline" else Ranks()
+        case = cut.case
+        self.cut, self.stages = cut, cut.mesh.stages
         self.first, self.last = self.stages.rank == 0, self.stages.rank == self.stages.size - 1
         held = self.stages.places(case.layers).tolist()
         if cut.wrong("stage_offset"):
@@ -223,8 +222,14 @@ class Llama(nn.Module):
             self.norm = _norm(cut.at("norm"))
             self.lm_head = Head(cut.at("lm_head"))
 
+    def _stage(self, step: int) -> int:
+        """The rank that holds the same part of a stage before or after."""
+        at = self.stages.rank + step
+        return self.stages.members[at] if self.stages.members else at
+
     def forward(self, ids: Tensor) -> Tensor:
         cut, ranks = self.cut, self.cut.tensor
+        ids = ids[cut.mesh.replicas.places(ids.shape[0])] if cut.mesh.replicas.size > 1 else ids
         places = torch.arange(ids.shape[1])
         if cut.case.kind == "context":
             chunks = places.chunk(2 * cut.ranks.size)
@@ -235,7 +240,7 @@ class Llama(nn.Module):
             x = self.embed_tokens(ids)
         else:
             x = torch.empty(*ids.shape, cut.case.hidden, dtype=self.layers[0].input_layernorm.weight.dtype)
-            dist.recv(x, self.stages.rank - 1)
+            dist.recv(x, self._stage(-1))
         rotary = self.rotary_emb(x, positions[None])
         sequence = cut.case.kind == "sequence"
         if sequence:
@@ -243,7 +248,7 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, rotary, places)
         if not self.last:
-            dist.send(x.contiguous(), self.stages.rank + 1)
+            dist.send(x.contiguous(), self._stage(1))
             return x
         x = self.norm(x)
         logits = self.lm_head(ranks.gather(x, 1) if sequence else x)
@@ -268,7 +273,7 @@ def _norm(cut: Cut, epsilon: float = 1e-6) -> RMSNorm:
 
 def model_of(case: Case, ranks: Ranks = Ranks()) -> Llama:  # noqa: B008  # frozen
     """The model of one rank, with its faults but for a kernel's."""
-    model = Llama(Cut(case, ranks, weights=weights_of(case))).eval()
+    model = Llama(Cut(case, ranks, Mesh.of(case, ranks), weights=weights_of(case))).eval()
     for fault in case.faults:
         if fault.name == "weight_off" and fault.rank == ranks.rank:
             with torch.no_grad():

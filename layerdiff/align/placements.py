@@ -1,118 +1,30 @@
 """How the values of many ranks make up one logical tensor: inferred from shapes and numbers against the reference, and nothing else.
 
-A placement is a list of positions: which places of one dimension of the logical tensor each rank holds. So contiguous, strided, zigzag,
-fused and replicated parts are one thing. Every reading that the shapes allow is scored, the best is taken, and what fits as well is said.
+Every reading that the shapes allow is scored, the best is taken, and what fits as well is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.nested import infer_nested
+from layerdiff.align.placement import FITS, PAD, Placement, places_of
+
 Array = NDArray[Any]
-Kind = Literal["replicated", "sharded", "partial", "unknown"]
-PAD: Final = -1
-"""Of positions: what a rank holds here is no part of the logical tensor."""
-FITS: Final = 0.5
-"""Relative error up to which a reading is believed against the plain one: a part of another rank has an error of about 1.4."""
 _ALIKE: Final = 1.05
 """How much worse another reading may fit and still be kept: numbers that do not tell them apart."""
 _MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
 _FEATURES: Final = 12
+APART: Final = "replicated, and the ranks differ"
 RANK_BY_RANK: Final = "each rank's part beside the same rank's"
 ENOUGH_ELEMENTS: Final = 1 << 18
 """Elements of a value that are looked at to place it."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where each rank's part belongs.
-
-    Attributes:
-        kind: "replicated": every rank holds the whole; "sharded": parts along `dim`; "partial": the ranks' values add up to the whole;
-            "unknown": the shapes allow no reading.
-        name: `sharded along 1, contiguous`.
-        dim: of the logical tensor, -1 where there is none; of a replicated value the one along which it is broadcast.
-        positions: for each rank the places along `dim` that it holds, PAD for padding; empty unless sharded.
-        error: relative L2 error of this reading over all ranks; NaN where nothing was scored.
-        also: other readings that fit as well.
-        against: the error of the best reading that was left, NaN where there was none.
-        reading: of a regular sharding its name, `zigzag`; empty else.
-        fits: whether the numbers bear it out.
-    """
-
-    kind: Kind
-    name: str
-    dim: int = -1
-    positions: tuple[NDArray[np.intp], ...] = ()
-    error: float = float("nan")
-    also: tuple[str, ...] = ()
-    against: float = float("nan")
-    reading: str = ""
-    fits: bool = True
-
-    def part(self, whole: Array, rank: int) -> Array:
-        """What this rank should hold of the logical tensor; padding reads as zero."""
-        if self.kind == "replicated" and self.dim >= 0:
-            return np.asarray(np.take(whole, [0], axis=self.dim))
-        if self.kind != "sharded":
-            return whole
-        at = self.positions[rank]
-        padded = bool(np.any(at == PAD))
-        found = _places(whole, np.maximum(at, 0) if padded else at, self.dim)
-        if padded:
-            found = np.where(_along(at != PAD, self.dim, found.ndim), found, np.zeros((), found.dtype))
-        return np.asarray(found)
-
-    def joined(self, parts: Sequence[Array], shape: tuple[int, ...]) -> Array:
-        """The logical tensor of all ranks: of a place that several hold the first rank's part; of partial ones the sum, in float64."""
-        if self.kind == "partial":
-            return np.asarray(np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
-        if self.kind == "replicated" and self.dim >= 0:
-            return np.broadcast_to(parts[0], shape)
-        if self.kind != "sharded":
-            return parts[0]
-        whole = np.zeros(shape, parts[0].dtype)
-        for part, at in reversed(list(zip(parts, self.positions, strict=True))):
-            held = at != PAD
-            ahead = (slice(None),) * self.dim
-            if at.size and held.all() and np.all(np.diff(at) == 1):
-                whole[ahead + (slice(int(at[0]), int(at[-1]) + 1),)] = part  # noqa: RUF005
-            else:
-                whole[ahead + (at[held],)] = part[ahead + (held,)]  # noqa: RUF005
-        return whole
-
-    @property
-    def twice(self) -> bool:
-        """Whether a rank holds a place more than once: parts that were matched by their numbers, and not one by one."""
-        held = [at[at != PAD] for at in self.positions]
-        return any(np.unique(at).size < at.size for at in held)
-
-    @property
-    def missing(self) -> int:
-        """How many places of the logical dimension no rank holds, of those up to the last that one does."""
-        if self.kind != "sharded":
-            return 0
-        held = np.unique(np.concatenate(self.positions))
-        held = held[held != PAD]
-        return int(held.max(initial=-1)) + 1 - int(held.size)
-
-
-def _places(x: Array, at: NDArray[np.intp], dim: int) -> Array:
-    """The slices of `x` at these places of a dimension; a view where they lie in a row."""
-    if at.size and at[-1] - at[0] == at.size - 1 and np.all(np.diff(at) == 1):
-        return x[(slice(None),) * dim + (slice(int(at[0]), int(at[-1]) + 1),)]
-    return np.asarray(np.take(x, at, axis=dim))
-
-
-def _along(mask: NDArray[np.bool_], dim: int, dims: int) -> NDArray[np.bool_]:
-    return mask.reshape((1,) * dim + (-1,) + (1,) * (dims - dim - 1))
 
 
 def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = None) -> Placement:
@@ -124,6 +36,19 @@ def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = N
         likely: a sharding that fitted another value of these sizes; it is taken where none fits this one.
     """
     reference, parts = thinned(reference, parts)
+    found = _in_one_dimension(reference, parts, likely)
+    regular = found.fits and (found.kind == "partial" or (found.kind == "sharded" and bool(found.reading)))
+    whole = found.kind == "replicated" and (found.error < FITS or found.name != APART)
+    alike = all(part.ndim == reference.ndim for part in parts)
+    if regular or whole or not alike or len(parts) < 4 or reference.dtype.kind not in "fc":
+        return found
+    nested = infer_nested(reference, parts, _readings, _in_one_dimension)
+    matched = found.kind == "sharded" and found.fits
+    return found if nested is None or (matched and nested.error > _ALIKE * found.error + 1e-12) else nested
+
+
+def _in_one_dimension(reference: Array, parts: Sequence[Array], likely: Placement | None = None) -> Placement:
+    """A placement that is none of a grid."""
     shapes = {part.shape for part in parts}
     if len(parts) == 1 and parts[0].shape == reference.shape:
         return Placement("replicated", "on one rank", error=_error(reference, parts[0]))
@@ -187,6 +112,8 @@ def infer_both(
         other = infer(whole, theirs, likely)
         score = np.inf if other.kind == "unknown" or not other.fits else other.error
         found.append((score, placement, whole, other))
+    if any(score < FITS and one[2].kind != "nested" for score, *one in found):  # a grid adds up to many a wrong tensor too
+        found = [one for one in found if one[3].kind != "nested"]
     least = min(score for score, *_ in found)
     if beside is not None and same_layout and not least < FITS:
         return beside
@@ -195,9 +122,15 @@ def infer_both(
         if plain:
             return plain[0][0], plain[0][1], plain[0][2]
     fitting = [one for score, *one in found if score <= _ALIKE * least + 1e-12]
-    regular = [one for one in fitting if one[2].kind != "sharded" or one[2].reading]  # before what was matched place by place
-    placement, whole, other = (regular or fitting)[0]
+    placement, whole, other = min(fitting, key=lambda one: _oddity(one[2]))  # of equals the first
     return placement, whole, other
+
+
+def _oddity(placement: Placement) -> int:
+    """How far a reading is from a plain one: a grid, and what was matched place by place, fit many a wrong tensor too."""
+    if placement.inner is not None:
+        return 2 + _oddity(placement.inner)
+    return int(placement.kind == "sharded" and not placement.reading)
 
 
 def _rank_by_rank(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[Placement, Array, Placement] | None:
@@ -237,13 +170,17 @@ def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
                     own[:count] = np.arange(first, first + count)
                 name = "contiguous, each part padded with zeros"
                 yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
-    yield Placement("replicated", "replicated, and the ranks differ")
+    yield Placement("replicated", APART)
 
 
 def _filled(part: Array, dim: int) -> int:
     """The places along a dimension up to the last that holds anything but zeros."""
     there = np.flatnonzero(np.any(np.moveaxis(part, dim, 0).reshape(part.shape[dim], -1) != 0, axis=1))
     return int(there[-1]) + 1 if there.size else 0
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{'th' if 4 <= number % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Placement | None:
@@ -272,7 +209,7 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
         summed = _error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
     if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
-    return Placement("replicated", "replicated, and the ranks differ", error=each, against=summed)
+    return Placement("replicated", APART, error=each, against=summed)
 
 
 def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placement | None) -> Placement:
@@ -336,7 +273,7 @@ def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArr
             groups = size // part
             each = ranks // groups
             yield f"contiguous, each part on {each} ranks in a row", [places[(r // each) * part :][:part] for r in range(ranks)]
-            yield f"contiguous, each part on every {groups}th rank", [places[(r % groups) * part :][:part] for r in range(ranks)]
+            yield f"contiguous, each part on every {_ordinal(groups)} rank", [places[(r % groups) * part :][:part] for r in range(ranks)]
         padded = np.full(total, PAD, np.intp)
         padded[:size] = places
         if -(-size // part) == ranks or (ranks - 1) * part < size:
@@ -357,7 +294,7 @@ def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions
         for part, at in zip(parts, positions, strict=True):
             held = at != PAD
             every = bool(held.all())
-            whole = _places(reference, at if every else at[held], dim)
+            whole = places_of(reference, at if every else at[held], dim)
             own = part if every else np.compress(held, part, axis=dim)
             if whole.dtype.kind not in "fc":
                 off += float(np.count_nonzero(whole != own))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import PAD
+from layerdiff.align.placement import PAD
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.trace.schema import Role

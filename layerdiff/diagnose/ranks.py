@@ -59,12 +59,12 @@ def _never_reduced(values: RankValues, row: int) -> Found | None:
 def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Found | None:
     for pair in values.pairs_of(row, Role.OUTPUT):
         placed = values.placed.get(pair)
-        if placed is None or placed.placement.kind != "partial":
+        if placed is None or not placed.placement.adds_up:
             continue
         whole, parts = values.whole(pair), values.parts(pair)
         if whole is None or parts is None:
             continue
-        lacking = [part - whole for part in parts]
+        lacking = [part - placed.placement.part(whole, rank) for rank, part in enumerate(parts)]
         for other in later:
             seen_here = [] if other == row else [*values.pairs_of(other, Role.INPUT), *values.pairs_of(other, Role.OUTPUT)]
             for seen in seen_here:
@@ -87,13 +87,16 @@ def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array], noise: flo
 
     `noise`: relative error of the sum of their parts, as what had come in leaves it.
     """
-    whole, parts = values.whole(pair), values.parts(pair)
-    if whole is None or parts is None or len(parts) != len(lacking) or any(part.shape != whole.shape for part in parts):
+    whole, parts, placed = values.whole(pair), values.parts(pair), values.placed.get(pair)
+    if whole is None or parts is None or placed is None or len(parts) != len(lacking) or placed.placement.kind == "unknown":
         return np.inf, 0.0
-    if whole.shape != lacking[0].shape or not all(_size(one) > 0 for one in lacking):
+    own = [placed.placement.part(whole, rank) for rank in range(len(parts))]
+    if any(one.shape != part.shape or part.shape != lack.shape for one, part, lack in zip(own, parts, lacking, strict=True)):
         return np.inf, 0.0
-    residual = max(_size(part - whole - lack) / _size(lack) for part, lack in zip(parts, lacking, strict=True))
-    return residual, _allowed(values, noise, _size(whole), min(map(_size, lacking)))
+    if not all(_size(one) > 0 for one in lacking):
+        return np.inf, 0.0
+    residual = max(_size(part - one - lack) / _size(lack) for part, one, lack in zip(parts, own, lacking, strict=True))
+    return residual, _allowed(values, noise, max(map(_size, own)), min(map(_size, lacking)))
 
 
 def _allowed(values: RankValues, noise: float, whole: float, difference: float) -> float:

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import FITS, Placement, by_shapes, infer, infer_both
+from layerdiff.align.placement import FITS, Placement
+from layerdiff.align.placements import by_shapes, infer, infer_both
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values
@@ -284,7 +285,7 @@ def _of_one_stage(sides: Both[tuple[Part, ...]], stages: Both[list[int]]) -> Ite
 
 def _joined(placement: Placement, shape: tuple[int, ...], parts: Sequence[_Kept]) -> _Kept:
     """The logical tensor bit for bit; in float32 for a sum of parts, and where the parts have several dtypes."""
-    if placement.kind == "partial" or len({part.dtype.name for part in parts}) > 1:
+    if placement.adds_up or len({part.dtype.name for part in parts}) > 1:
         wide = dtype_named("float32")
         assert wide is not None
         return _Kept(wide, placement.joined([part.numbers.astype(np.float32) for part in parts], shape).astype(np.float32))
@@ -337,7 +338,7 @@ def _sizes(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> tuple[in
 
 def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:
     """Relative L2 error of a rank's part; of whole numbers the share that differs; NaN where its part is not known by itself."""
-    if placement.kind == "partial":
+    if placement.adds_up:
         return float("nan")
     own = placement.part(whole, rank)
     if placement.kind == "sharded" and np.any(placement.positions[rank] < 0):

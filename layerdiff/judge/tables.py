@@ -92,6 +92,8 @@ class Placing(IntEnum):
     SHARDED = 2
     PARTIAL = 3
     """They add up to it."""
+    NESTED = 4
+    """They form a grid: groups hold parts, and the ranks of each group its part in a way of their own."""
 
 
 SITES: Final[dict[str, np.dtype[Any]]] = {

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import PAD, by_shapes, infer, infer_both
+from layerdiff.align.placement import PAD
+from layerdiff.align.placements import by_shapes, infer, infer_both
 
 Array = NDArray[Any]
 Held = list[list[int]]
@@ -43,7 +44,7 @@ READINGS: dict[str, tuple[int, Held]] = {
     "4 blocks, each contiguous": (16, [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]),
     "contiguous from the last rank": (6, [[4, 5], [2, 3], [0, 1]]),
     "contiguous, each part on 2 ranks in a row": (6, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]),
-    "contiguous, each part on every 2th rank": (6, [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5]]),
+    "contiguous, each part on every 2nd rank": (6, [[0, 1, 2], [3, 4, 5], [0, 1, 2], [3, 4, 5]]),
     "contiguous, padded at the end": (7, [[0, 1], [2, 3], [4, 5], [6, PAD]]),
     "contiguous, 3 places a rank, each part padded": (5, [[0, 1, 2, PAD], [3, 4, PAD, PAD]]),
     "contiguous, 2 places a rank, each part padded": (5, [[0, 1, PAD, PAD], [2, 3, 4, PAD]]),

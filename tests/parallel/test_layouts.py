@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from captures.layouts import Case, Fault
 from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
-from tests.parallel.expected import LAYOUTS, expected, placements, rules
+from tests.parallel.expected import LAYOUTS, PARTIAL, along, expected, placements, rules
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -67,3 +68,42 @@ def test_programs_that_part_and_meet_again_are_no_fault(name: str, processes: Pr
     case = replace(LAYOUTS[name], scaled_query=True, dtype="bfloat16")
     comparison = compare_traces(*record_ranks(tmp_path, case, 2, processes, reference=LAYOUTS[name].alone, operators=True))
     assert [] == [(origin.site, origin.statement) for origin in comparison.origins]
+
+
+# ranks that form a grid
+
+GRIDS = {"replicas": Case(replicas=2), "stages": Case(stages=2, layers=4)}
+GROUPS = "(groups 0, 1 | 2, 3)"
+OF_GRID = {
+    ("replicas", "layers.0.mlp.act_fn", "out"): f"groups sharded along 0, contiguous; inside, sharded along 2, contiguous {GROUPS}",
+    ("replicas", "layers.0.self_attn.o_proj", "out"): "groups sharded along 0, contiguous; inside, the ranks of each group add up to it "
+    + GROUPS,
+    ("replicas", "layers.0.mlp.gate_up_proj", "weight"): "each group the whole; inside, sharded along 0, 2 blocks, each contiguous "
+    + GROUPS,
+    ("replicas", "layers.0", "out"): "sharded along 0, contiguous, each part on 2 ranks in a row",
+    ("stages", "layers.3.self_attn.o_proj", "out"): PARTIAL,
+    ("stages", "layers.1.mlp.act_fn", "out"): along(2),
+}
+
+
+@pytest.mark.parametrize("operators", [False, True])
+@pytest.mark.parametrize("name", GRIDS)
+def test_ranks_in_a_grid(name: str, operators: bool, processes: Processes, tmp_path: Path) -> None:
+    case = replace(GRIDS[name], dtype="bfloat16" if operators else "float32")
+    comparison = compare_traces(*record_ranks(tmp_path, case, 4, processes, operators=operators))
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+    found = placements(comparison)
+    assert {key: where for key, where in OF_GRID.items() if key[0] == name} == {key: found[key[1:]] for key in OF_GRID if key[0] == name}
+
+
+@pytest.mark.parametrize("fault", ["epsilon", "sum_missing"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_fault_of_ranks_in_a_grid(name: str, fault: str, processes: Processes, tmp_path: Path) -> None:
+    case = replace(GRIDS[name], dtype="bfloat16", faults=(Fault(fault, layer=1),))
+    comparison = compare_traces(*record_ranks(tmp_path, case, 4, processes, operators=True))
+    found = {
+        "epsilon": ("layers.1.post_attention_layernorm/aten.add.Tensor#0", "rmsnorm-eps"),
+        "sum_missing": ("layers.1.self_attn.o_proj", "allreduce-missing"),
+    }
+    assert [found[fault]] == [(origin.site, origin.cause) for origin in comparison.origins]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import PAD, Placement
+from layerdiff.align.placement import PAD, Placement
 from layerdiff.judge.measuring_ranks import Part, Placed
 from layerdiff.judge.pairing import rows_of
 from layerdiff.judge.ranked import RankedTables
@@ -36,14 +36,12 @@ class Held:
 
     def divided(self, whole: Array) -> list[Array]:
         """What each process has of a logical tensor; of a sum the first has all of it."""
-        if self.placement.kind == "partial":
-            return [whole, *(np.zeros_like(whole) for _ in self.parts[1:])]
-        return [self.placement.part(whole, rank) for rank in range(len(self.parts))]
+        return self.placement.divided(whole, len(self.parts))
 
     def beside(self, whole: Array, parts: Sequence[Array]) -> Iterator[tuple[int | None, Array, Array]]:
         """(rank's number among the parts, what it should hold, what it holds), padding left out; of a sum its whole, of no rank."""
         placement = self.placement
-        if placement.kind == "partial":
+        if placement.adds_up:
             yield None, whole, placement.joined(parts, self.shape)
             return
         for rank, part in enumerate(parts):

@@ -23,6 +23,8 @@ LAYOUTS: dict[str, Case] = {
     "exchanged": Case("experts", experts=8, exchanged=True),
     "pipeline": Case("pipeline", layers=4),
 }
+GRIDS: dict[str, Case] = {"replicas": Case(replicas=2), "stages": Case(stages=2, layers=4)}
+"""Layouts of four ranks, two by two."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,7 @@ def origins(comparison: Comparison) -> set[Found]:
     return {(origin.site, origin.cause) for origin in comparison.origins}
 
 
-@pytest.mark.parametrize(
-    ("size", "dtype", "operators"), [(2, "float32", False), (4, "bfloat16", False), (4, "float32", True), (2, "bfloat16", True)]
-)
+@pytest.mark.parametrize(("size", "dtype", "operators"), [(2, "float32", False), (4, "bfloat16", True)])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, operators: bool, processes: Processes, tmp_path: Path) -> None:
     case, found = FAULTS[name]
@@ -32,7 +30,7 @@ def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, operato
     assert comparison.defect
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(2, "bfloat16"), (4, "bfloat16"), (4, "float32")])
+@pytest.mark.parametrize(("size", "dtype"), [(4, "bfloat16")])
 @pytest.mark.parametrize("name", OF_PROGRAMS)
 def test_what_only_programs_show_is_found(name: str, size: int, dtype: str, processes: Processes, tmp_path: Path) -> None:
     case, found, ranked = OF_PROGRAMS[name]
@@ -58,8 +56,7 @@ def test_a_stage_that_loads_the_layers_of_another_is_found(size: int, first: int
     assert {(f"layers.{first}", "pp-layer-offset")} == origins(comparison)
 
 
-@pytest.mark.parametrize("rank", [1, 0])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "rank"), [(2, 1), (4, 0)])
 @pytest.mark.parametrize("name", ALONE)
 def test_a_rank_that_is_off_alone_is_named(name: str, size: int, rank: int, processes: Processes, tmp_path: Path) -> None:
     fault, case, site = ALONE[name]

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from captures.layouts import Case, Fault
+from captures.layouts import Fault
 from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
-from tests.parallel.expected import LAYOUTS, PARTIAL, along, expected, placements, rules
+from tests.parallel.expected import GRIDS, LAYOUTS, PARTIAL, along, expected, placements, rules
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "dtype"), [(2, "bfloat16"), (4, "float32")])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_nothing_is_found_and_every_value_is_placed(name: str, size: int, dtype: str, processes: Processes, tmp_path: Path) -> None:
     comparison = compare_traces(*record_ranks(tmp_path, replace(LAYOUTS[name], dtype=dtype), size, processes))
@@ -72,7 +71,6 @@ def test_programs_that_part_and_meet_again_are_no_fault(name: str, processes: Pr
 
 # ranks that form a grid
 
-GRIDS = {"replicas": Case(replicas=2), "stages": Case(stages=2, layers=4)}
 GROUPS = "(groups 0, 1 | 2, 3)"
 OF_GRID = {
     ("replicas", "layers.0.mlp.act_fn", "out"): f"groups sharded along 0, contiguous; inside, sharded along 2, contiguous {GROUPS}",

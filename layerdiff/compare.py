@@ -37,7 +37,7 @@ from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.measuring_ranks import Placed, fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally
+from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -267,7 +267,7 @@ def _align_ranks(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Al
     tables = RankedTables()
     files = traces.map(lambda trace: trace.files)
     calls = numbered_globally(files.reference, files.target)
-    each = [[align(ours, theirs, profile.renames) for theirs in calls.target] for ours in calls.reference]
+    each = [[of_one_layer(align(ours, theirs, profile.renames)) for theirs in calls.target] for ours in calls.reference]
     add_ranks(tables, files, calls, each)
     return tables, _that_pair(traces, as_one_reference(calls.reference, each))
 

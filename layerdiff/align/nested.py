@@ -64,8 +64,11 @@ def _with_inner(
     first = each[0]
     if any(one.kind != first.kind or one.name != first.name or one.kind == "unknown" or not one.fits for one in each):
         return None
-    if outer.kind == first.kind == "replicated" or any(one.missing or one.twice for one in each):
-        return None  # said without groups; no grid leaves places out, or has them twice
+    if outer.kind == first.kind == "replicated":
+        return None  # said without groups
+    shapes = [outer.part_shape(reference.shape, i) for i in range(len(groups))]
+    if any(one.twice or not one.covers(shape) for one, shape in zip(each, shapes, strict=True)):
+        return None  # a grid leaves no place out, and holds none twice
     error = max(one.error for one in each)
     listed = " | ".join(", ".join(map(str, group)) for group in groups[:4]) + (" | ..." if len(groups) > 4 else "")
     inside = "the ranks of each group add up to it" if first.kind == "partial" else first.name

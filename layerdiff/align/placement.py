@@ -125,6 +125,16 @@ class Placement:
         held = [at[at != PAD] for at in self.positions]
         return any(np.unique(at).size < at.size for at in held)
 
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Whether every place of a logical tensor of this shape is on some rank."""
+        if self.outer is not None and self.inner is not None:
+            inside = (self.outer.part_shape(shape, group) for group in range(len(self.groups)))
+            return self.outer.covers(shape) and all(self.inner.covers(part) for part in inside)
+        if self.kind != "sharded":
+            return True
+        held = np.unique(np.concatenate(self.positions))
+        return int(np.count_nonzero(held != PAD)) == shape[self.dim]
+
     @property
     def missing(self) -> int:
         """How many places of the logical dimension no rank holds, of those up to the last that one does."""

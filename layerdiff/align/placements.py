@@ -6,7 +6,6 @@ Every reading that the shapes allow is scored, the best is taken, and what fits 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,13 +15,14 @@ from layerdiff.align.nested import infer_nested
 from layerdiff.align.placement import FITS, PAD, Placement, places_of
 
 Array = NDArray[Any]
-_ALIKE: Final = 1.05
+ALIKE: Final = 1.05
 """How much worse another reading may fit and still be kept: numbers that do not tell them apart."""
-_MATCHED: Final = 1 << 14
+MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
+_SURELY: Final = 0.25
+"""The same of what is matched place by place: the nearest of many wrong slices may come under a half."""
 _FEATURES: Final = 12
 APART: Final = "replicated, and the ranks differ"
-RANK_BY_RANK: Final = "each rank's part beside the same rank's"
 ENOUGH_ELEMENTS: Final = 1 << 18
 """Elements of a value that are looked at to place it."""
 
@@ -42,16 +42,16 @@ def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = N
     alike = all(part.ndim == reference.ndim for part in parts)
     if regular or whole or not alike or len(parts) < 4 or reference.dtype.kind not in "fc":
         return found
-    nested = infer_nested(reference, parts, _readings, _in_one_dimension)
+    nested = infer_nested(reference, parts, readings, _in_one_dimension)
     matched = found.kind == "sharded" and found.fits
-    return found if nested is None or (matched and nested.error > _ALIKE * found.error + 1e-12) else nested
+    return found if nested is None or (matched and nested.error > ALIKE * found.error + 1e-12) else nested
 
 
 def _in_one_dimension(reference: Array, parts: Sequence[Array], likely: Placement | None = None) -> Placement:
     """A placement that is none of a grid."""
     shapes = {part.shape for part in parts}
     if len(parts) == 1 and parts[0].shape == reference.shape:
-        return Placement("replicated", "on one rank", error=_error(reference, parts[0]))
+        return Placement("replicated", "on one rank", error=relative_error(reference, parts[0]))
     if any(part.ndim != reference.ndim for part in parts):
         return Placement("unknown", f"its parts have {', '.join(sorted({str(len(shape)) for shape in shapes}))} dimensions")
     if shapes == {reference.shape}:
@@ -61,7 +61,7 @@ def _in_one_dimension(reference: Array, parts: Sequence[Array], likely: Placemen
         return Placement("unknown", f"its parts differ from the reference in {len(differing)} dimensions")
     if all(part.shape[differing[0]] == 1 for part in parts) and _uniform(reference, differing[0]):
         return Placement(
-            "replicated", f"the same at every place of dimension {differing[0]}", differing[0], error=_error(reference, parts[0])
+            "replicated", f"the same at every place of dimension {differing[0]}", differing[0], error=relative_error(reference, parts[0])
         )
     return _sharded(reference, parts, differing[0], likely)
 
@@ -90,95 +90,6 @@ def thinned(reference: Array, parts: Sequence[Array]) -> tuple[Array, Sequence[A
     return np.ascontiguousarray(reference[chosen]), [np.ascontiguousarray(part[chosen]) for part in parts]
 
 
-def infer_both(
-    ours: Sequence[Array], theirs: Sequence[Array], likely: Placement | None = None, same_layout: bool | None = None
-) -> tuple[Placement, Array, Placement]:
-    """The placements of two layouts of one logical tensor, and that tensor as the first has it.
-
-    Each reading of the first that its shapes allow makes a tensor; of those that the second fits best the plainest is taken. Where the
-    layouts are one, every reading fits: then each rank's part is laid beside the same rank's. `same_layout`: None where that is not known.
-    """
-    beside = None if same_layout is False else _rank_by_rank(ours, theirs)
-    if beside is not None and beside[0].error < FITS:
-        return beside
-    found: list[tuple[float, Any, Any, Any]] = []
-    for placement in _own_readings(ours):
-        sizes = list(ours[0].shape)
-        if placement.kind == "sharded":
-            sizes[placement.dim] = int(max(at.max(initial=-1) for at in placement.positions)) + 1
-        whole = placement.joined(ours, tuple(sizes))
-        if placement.kind == "partial":
-            whole = whole.astype(ours[0].dtype)
-        other = infer(whole, theirs, likely)
-        score = np.inf if other.kind == "unknown" or not other.fits else other.error
-        found.append((score, placement, whole, other))
-    if any(score < FITS and one[2].kind != "nested" for score, *one in found):  # a grid adds up to many a wrong tensor too
-        found = [one for one in found if one[3].kind != "nested"]
-    least = min(score for score, *_ in found)
-    if beside is not None and same_layout and not least < FITS:
-        return beside
-    if not least < FITS:  # then as the shapes alone have it
-        plain = [one for _, *one in found if one[0].reading == one[2].reading == "contiguous" and one[2].dim == one[0].dim]
-        if plain:
-            return plain[0][0], plain[0][1], plain[0][2]
-    fitting = [one for score, *one in found if score <= _ALIKE * least + 1e-12]
-    placement, whole, other = min(fitting, key=lambda one: _oddity(one[2]))  # of equals the first
-    return placement, whole, other
-
-
-def _oddity(placement: Placement) -> int:
-    """How far a reading is from a plain one: a grid, and what was matched place by place, fit many a wrong tensor too."""
-    if placement.inner is not None:
-        return 2 + _oddity(placement.inner)
-    return int(placement.kind == "sharded" and not placement.reading)
-
-
-def _rank_by_rank(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[Placement, Array, Placement] | None:
-    """Each rank's part beside the same rank's; None where they have other shapes, or are all alike."""
-    alike = [np.array_equal(part, ours[0], equal_nan=part.dtype.kind == "f") for part in ours[1:]]
-    if len(ours) < 2 or all(alike) or not ours[0].ndim or [part.shape for part in ours] != [part.shape for part in theirs]:
-        return None
-    differing = [dim for dim in range(ours[0].ndim) if len({part.shape[dim] for part in ours}) > 1]
-    if len(differing) > 1:
-        return None
-    error = max(_error(one, other) for one, other in zip(ours, theirs, strict=True))
-    dim = differing[0] if differing else ours[0].ndim - 1
-    edges = np.cumsum([0, *(part.shape[dim] for part in ours)])
-    positions = tuple(np.arange(start, stop, dtype=np.intp) for start, stop in pairwise(edges.tolist()))
-    placement = Placement("sharded", RANK_BY_RANK, dim, positions, error)
-    return placement, placement.joined(ours, (*ours[0].shape[:dim], int(edges[-1]), *ours[0].shape[dim + 1 :])), placement
-
-
-def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
-    """What the values of some ranks may be together, the plainest first."""
-    alike = len({part.shape for part in parts}) == 1
-    if alike and all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
-        yield Placement("replicated", "replicated")
-        return
-    if alike and parts[0].dtype.kind in "fc":
-        yield Placement("partial", "partial: the ranks add up to it")
-    for dim in range(parts[0].ndim):
-        if len({part.shape[:dim] + part.shape[dim + 1 :] for part in parts}) == 1:
-            sizes = [part.shape[dim] for part in parts]
-            for name, at in _readings(sum(sizes), sizes):
-                yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
-            filled = [_filled(part, dim) for part in parts]
-            if filled != sizes and any(filled):
-                edges = np.cumsum([0, *filled])
-                at = [np.full(size, PAD, np.intp) for size in sizes]
-                for own, first, count in zip(at, edges.tolist(), filled, strict=False):
-                    own[:count] = np.arange(first, first + count)
-                name = "contiguous, each part padded with zeros"
-                yield Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), reading=name)
-    yield Placement("replicated", APART)
-
-
-def _filled(part: Array, dim: int) -> int:
-    """The places along a dimension up to the last that holds anything but zeros."""
-    there = np.flatnonzero(np.any(np.moveaxis(part, dim, 0).reshape(part.shape[dim], -1) != 0, axis=1))
-    return int(there[-1]) + 1 if there.size else 0
-
-
 def _ordinal(number: int) -> str:
     return f"{number}{'th' if 4 <= number % 100 <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
@@ -192,21 +103,19 @@ def by_shapes(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> P
     differing = [dim for dim in range(len(reference)) if any(part[dim] != reference[dim] for part in parts)]
     if len(differing) != 1:
         return None
-    readings = list(_readings(reference[differing[0]], [part[differing[0]] for part in parts]))
+    found = list(readings(reference[differing[0]], [part[differing[0]] for part in parts]))
     return (
-        Placement("sharded", f"sharded along {differing[0]} by its shape; not checked", differing[0], tuple(readings[0][1]))
-        if readings
-        else None
+        Placement("sharded", f"sharded along {differing[0]} by its shape; not checked", differing[0], tuple(found[0][1])) if found else None
     )
 
 
 def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     """Every rank holds the whole shape: the whole value, or a part of a sum."""
-    each = max(_error(reference, part) for part in parts)
+    each = max(relative_error(reference, part) for part in parts)
     if reference.dtype.kind not in "fc" or all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
         return Placement("replicated", "replicated", error=each)
     with np.errstate(all="ignore"):
-        summed = _error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+        summed = relative_error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
     if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
     return Placement("replicated", APART, error=each, against=summed)
@@ -215,21 +124,21 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
 def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placement | None) -> Placement:
     """The best reading along one dimension; where none fits the likely one, or the plain one."""
     size, sizes = reference.shape[dim], [part.shape[dim] for part in parts]
-    readings = [(name, at) for name, at in _readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
+    tried = [(name, at) for name, at in readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
     matched_before = ""
     if likely is not None and not likely.reading and [at.size for at in likely.positions] == sizes:
         matched_before = _said(likely.positions, size)
-        readings.append((matched_before, list(likely.positions)))
+        tried.append((matched_before, list(likely.positions)))
     known = "" if likely is None else likely.reading or matched_before
     scored = sorted(
-        ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(readings)), key=lambda one: one[:2]
+        ((_sharded_error(reference, parts, dim, at), i, name, at) for i, (name, at) in enumerate(tried)), key=lambda one: one[:2]
     )
     best = scored[0] if scored else None
     if (best is None or not best[0] < FITS) and reference.dtype.kind == "f" and any(sizes):
         matched = _matched(reference, parts, dim)
         if matched is not None:
             error = _sharded_error(reference, parts, dim, matched)
-            if error < FITS and (best is None or 2.0 * error < best[0]):
+            if error < _SURELY and (best is None or 2.0 * error < best[0]):
                 return Placement(
                     "sharded", f"sharded along {dim}, {_said(matched, size)}", dim, matched, error, (), best[0] if best else np.nan
                 )
@@ -242,13 +151,13 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
         return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=regular, fits=False)
     error, _, name, at = best
     others = [one for one in scored if one is not best]
-    also = tuple(one[2] for one in others if one[0] <= _ALIKE * error + 1e-12 and not _same(one[3], at))
+    also = tuple(one[2] for one in others if one[0] <= ALIKE * error + 1e-12 and not _same(one[3], at))
     rest = min((one[0] for one in others if not _same(one[3], at)), default=np.nan)
     regular = "" if name == matched_before else name
     return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest, regular)
 
 
-def _readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:
+def readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:
     """Every regular reading of parts of these sizes along a dimension of `size`, the plain one first."""
     ranks, total, equal = len(sizes), sum(sizes), len(set(sizes)) == 1
     if size == 0 or total == 0:
@@ -306,7 +215,7 @@ def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions
     return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
 
 
-def _error(reference: Array, other: Array) -> float:
+def relative_error(reference: Array, other: Array) -> float:
     """Relative L2 error; of whole numbers the share that differs."""
     if reference.dtype.kind not in "fc" or other.dtype.kind not in "fc":
         return float(np.mean(reference != other)) if reference.size else 0.0
@@ -332,7 +241,7 @@ def matched_places(reference: Array, part: Array, dim: int) -> NDArray[np.intp] 
     Slices are compared by a few random projections; other dimensions must have the reference's sizes.
     """
     size = reference.shape[dim]
-    if size > _MATCHED or part.shape[dim] > _MATCHED or reference.size == 0:
+    if size > MATCHED or part.shape[dim] > MATCHED or reference.size == 0:
         return None
     if part.size == 0:
         return np.empty(0, np.intp)

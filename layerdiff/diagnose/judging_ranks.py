@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from layerdiff.diagnose.rank_experts import experts_of_others
 from layerdiff.diagnose.rank_layers import missing_layers
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_rank
@@ -54,7 +55,10 @@ def judge_ranks(
     cancelling = set() if meant is None else meant.meets
     by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told]
     misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values))
-    found = [*misplaced, *weights_of_one_rank(values, misplaced), *missing]
+    experts = list(experts_of_others(values))
+    found = [*misplaced, *weights_of_one_rank(values, misplaced), *experts, *missing]
+    for one in experts:
+        sites["exact"][one.row] = int(Verdict.INHERITED)
     for one in missing:  # what the call around them hands on lacks them
         if sites["parent"][one.row] >= 0:
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
@@ -62,7 +66,7 @@ def judge_ranks(
     explained = {one.row for one in found}
     exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
     exactly_explained = {at for row, one in exactly for at in (row, one.row)}
-    asked = sorted({*origins(), *modules, *told} - exactly_explained)
+    asked = sorted({*origins(), *modules, *told} - exactly_explained - {one.row for one in experts})
     for row, one in (*exactly, *findings_of_ranks(values, asked)):
         found.append(one)
         explained |= {row, one.row}

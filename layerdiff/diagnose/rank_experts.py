@@ -7,10 +7,12 @@ or a wrong mask would make.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.align.placement import PAD
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.judge.exact import Found
@@ -19,8 +21,16 @@ from layerdiff.trace.schema import Role
 Tokens = NDArray[np.bool_]
 
 
-def experts_of_others(values: RankValues, row: int) -> Found | None:
-    """A module that holds some experts on each rank, and whose ranks work on other tokens than chose those."""
+def experts_of_others(values: RankValues) -> Iterator[Found]:
+    """Modules that hold some experts on each rank, and whose ranks work on other tokens than chose those."""
+    stacked = [pair for pair in np.flatnonzero(values.pairs["role"] == Role.WEIGHT).tolist() if len(values.shape(pair)) == 3]
+    for row in dict.fromkeys(int(values.pairs["site"][pair]) for pair in stacked):
+        found = _wrong_tokens(values, row)
+        if found is not None:
+            yield found
+
+
+def _wrong_tokens(values: RankValues, row: int) -> Found | None:
     for chosen, held, parts, pair in _asked(values, row):
         ranks = range(len(held))
         own = [_any_in(chosen, held[rank]) for rank in ranks]
@@ -63,7 +73,11 @@ def _held(values: RankValues, row: int) -> Iterator[list[NDArray[np.intp]]]:
     """The experts that each rank holds: the places of its stacked weights along their first dimension."""
     for pair in values.pairs_of(row, Role.WEIGHT):
         placed = values.placed.get(pair)
-        if placed is not None and placed.placement.kind == "sharded" and placed.placement.dim == 0 and len(values.shape(pair)) == 3:
+        parts = values.parts(pair) if placed is not None and placed.placement.name == RANK_BY_RANK else None
+        if parts is not None and parts[0].ndim == 3:
+            edges = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+            yield [np.arange(start, stop, dtype=np.intp) for start, stop in pairwise(edges)]
+        elif placed is not None and placed.placement.kind == "sharded" and placed.placement.dim == 0 and len(values.shape(pair)) == 3:
             yield [at[at != PAD] for at in placed.placement.positions]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.errors import TraceError
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
@@ -91,6 +92,25 @@ class RankValues:
         if pair in self.exact:
             return list(self.exact[pair][1])
         return _all_numbers(self.files.target, self.held.target[pair])
+
+    def laid(self, pair: int, dim: int) -> Array | None:
+        """The reference's value; of one layout twice its parts one after the other along a dimension."""
+        placed = self.placed.get(pair)
+        if placed is None or placed.placement.name != RANK_BY_RANK:
+            return self.whole(pair)
+        parts = _all_numbers(self.files.reference, self.held.reference[pair])
+        return None if parts is None or dim >= parts[0].ndim else np.concatenate(parts, axis=dim)
+
+    def summed(self, pair: int) -> tuple[Array, list[Array]] | None:
+        """Of one layout twice, a value that may be a sum, though nothing tells: the sum of the reference's parts, and the target's."""
+        placed = self.placed.get(pair)
+        if placed is None or placed.placement.name != RANK_BY_RANK:
+            return None
+        whole, theirs = self.whole(pair), self.parts(pair)
+        if whole is None or theirs is None:
+            return None
+        ours = [placed.placement.part(whole, rank) for rank in range(len(theirs))]
+        return (np.sum(ours, axis=0), theirs) if len({part.shape for part in (*ours, *theirs)}) == 1 else None
 
     def choices(self, pair: int) -> NDArray[np.int64] | None:
         """Whole numbers that all ranks were given alike; None where they are none, or not alike."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.align.placements import matched_places
-from layerdiff.diagnose.rank_values import APART, HOLDS, RankValues
+from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.judge.measuring_ranks import Placed
 from layerdiff.trace.schema import Role
@@ -21,7 +23,8 @@ def misplaced_weights(values: RankValues) -> Iterator[Found]:
         key = int(values.sites["site"][row]), int(values.pairs["position"][pair])
         if placed is None or placed.placement.kind != "sharded" or key in told:
             continue
-        if placed.placement.fits and not placed.placement.missing and "on no rank" not in placed.placement.name:
+        apart = placed.placement.name == RANK_BY_RANK and placed.placement.error > HOLDS
+        if placed.placement.fits and not apart and not placed.placement.missing and "on no rank" not in placed.placement.name:
             continue
         found = _of_another(values, row, pair, placed) or _held_twice(values, row, pair, placed)
         if found is not None:
@@ -51,9 +54,17 @@ def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[F
 
 def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
     """A part that is made of rows of the weights of other modules beside this one."""
-    parts, dim = values.parts(pair), placed.placement.dim
-    if parts is None:
-        return None
+    parts = values.parts(pair)
+    dims = range(parts[0].ndim) if parts is not None and placed.placement.name == RANK_BY_RANK else (placed.placement.dim,)
+    for dim in dims if parts is not None else ():
+        found = _rows_of_another(values, row, pair, placed, dim)
+        if found is not None:
+            return found
+    return None
+
+
+def _rows_of_another(values: RankValues, row: int, pair: int, placed: Placed, dim: int) -> Found | None:
+    parts = values.parts(pair) or []
     mine = values.texts[int(values.pairs["position"][pair])]
     beside = [one for one in np.flatnonzero(values.sites["parent"] == values.sites["parent"][row]).tolist() if one != row]
     for rank, (part, error) in enumerate(zip(parts, placed.errors, strict=False)):
@@ -61,7 +72,7 @@ def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
             continue
         for one in beside:
             for other in values.pairs_of(one, Role.WEIGHT):
-                whole = values.whole(other)
+                whole = values.laid(other, dim)
                 if values.texts[int(values.pairs["position"][other])] != mine or whole is None or whole.ndim != part.ndim:
                     continue
                 if any(whole.shape[d] != part.shape[d] for d in range(part.ndim) if d != dim):
@@ -69,8 +80,7 @@ def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
                 at = matched_places(whole, part, dim)
                 if at is None:
                     continue
-                rows, mine_there = (np.moveaxis(x, dim, 0).reshape(at.size, -1) for x in (np.take(whole, at, axis=dim), part))
-                same = np.linalg.norm(rows - mine_there, axis=1) <= HOLDS * np.linalg.norm(rows, axis=1)  # in another dtype perhaps
+                same = _same_slices(whole, part, at, dim)
                 if int(same.sum()) >= max(1, at.size // 4):
                     ranges = f"{int(at[same].min())} to {int(at[same].max())}"
                     held = f"{values.site(one)}.{mine}"
@@ -81,6 +91,8 @@ def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
 
 def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
     """Parts that several ranks hold while others are on none."""
+    if placed.placement.name == RANK_BY_RANK:
+        return _another_ranks(values, row, pair, placed)
     held = np.concatenate(placed.placement.positions)
     whole = values.whole(pair)
     left = 0 if whole is None else whole.shape[placed.placement.dim] - np.unique(held[held >= 0]).size
@@ -88,3 +100,29 @@ def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
         return None
     said = f"ranks hold the same part, and {left} places are on no rank: {placed.placement.name}"
     return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)
+
+
+def _another_ranks(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
+    """Of one layout twice: a rank that holds what another holds in the reference's run."""
+    parts = values.parts(pair) or []
+    for dim in range(parts[0].ndim if parts else 0):
+        whole = values.laid(pair, dim)
+        edges = np.cumsum([0, *(part.shape[dim] for part in parts)])
+        for rank, (part, error) in enumerate(zip(parts, placed.errors, strict=False)):
+            at = matched_places(whole, part, dim) if whole is not None and error > HOLDS else None
+            if whole is None or at is None:
+                continue
+            same = _same_slices(whole, part, at, dim)
+            others = same & ((at < edges[rank]) | (at >= edges[rank + 1]))
+            if int(others.sum()) < max(1, at.size // 4):
+                continue
+            other = values.rank(placed.files[int(np.searchsorted(edges, at[others][0], side="right")) - 1])
+            said = f"rank {values.rank(placed.files[rank])} holds {int(others.sum())} of {at.size} slices of rank {other}'s part"
+            return values.local(row, pair, "tp-duplicate-shard", said, float(error), rank=values.rank(placed.files[rank]))
+    return None
+
+
+def _same_slices(whole: Array, part: Array, at: NDArray[np.intp], dim: int) -> NDArray[np.bool_]:
+    """Which slices of a part are those of the whole at these places, in another dtype perhaps."""
+    theirs, mine = (np.moveaxis(x, dim, 0).reshape(at.size, -1) for x in (np.take(whole, at, axis=dim), part))
+    return np.asarray(np.linalg.norm(theirs - mine, axis=1) <= HOLDS * np.linalg.norm(theirs, axis=1))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
-from layerdiff.diagnose.rank_experts import experts_of_others
 from layerdiff.diagnose.rank_values import APART, Array, RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import Columns
@@ -28,7 +27,7 @@ _AT_MOST: Final = 0.1
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
-        for explain in (_never_reduced, _added_by_every_rank, experts_of_others, _two_orders, _moved, _local_statistic):
+        for explain in (_never_reduced, _added_by_every_rank, _two_orders, _moved, _local_statistic):
             found = explain(values, row)
             if found is not None:
                 yield row, found
@@ -58,26 +57,31 @@ def _never_reduced(values: RankValues, row: int) -> Found | None:
 
 def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Found | None:
     for pair in values.pairs_of(row, Role.OUTPUT):
-        placed = values.placed.get(pair)
-        if placed is None or not placed.placement.adds_up:
+        placed, sums = values.placed.get(pair), values.summed(pair)
+        if placed is None or not (placed.placement.adds_up or sums is not None):
             continue
-        whole, parts = values.whole(pair), values.parts(pair)
-        if whole is None or parts is None:
-            continue
-        lacking = [part - placed.placement.part(whole, rank) for rank, part in enumerate(parts)]
+        if sums is not None:
+            whole, parts = sums
+            lacking = [part - whole for part in parts]
+            error = _size(np.sum(parts, axis=0) - whole) / max(_size(whole), 1e-300)
+        else:
+            total, own = values.whole(pair), values.parts(pair)
+            if total is None or own is None:
+                continue
+            parts, error = own, placed.placement.error
+            lacking = [part - placed.placement.part(total, rank) for rank, part in enumerate(parts)]
         for other in later:
             seen_here = [] if other == row else [*values.pairs_of(other, Role.INPUT), *values.pairs_of(other, Role.OUTPUT)]
             for seen in seen_here:
                 same = values.held.target[seen] == values.held.target[pair]  # handed on as it is, which shows nothing
-                residual, allowed = (np.inf, 0.0) if same else _seen_in(values, seen, lacking, placed.placement.error)
+                residual, allowed = (np.inf, 0.0) if same else _seen_in(values, seen, lacking, error)
                 if not residual <= allowed:
                     continue
                 at = f"{values.site(other)} {values.texts[int(values.pairs['position'][seen])]}"
                 said = (
                     f"each rank used its own part as if it were the sum: the parts of {len(parts)} ranks add up to the reference's "
-                    f"(off by {placed.placement.error:.2g}), and what each lacks is missing from {at} on that rank"
+                    f"(off by {error:.2g}), and what each lacks is missing from {at} on that rank"
                 )
-                error = placed.placement.error
                 return values.local(row, pair, "allreduce-missing", said, residual, allowed, seen_at=at, sum_error=error)
     return None
 
@@ -107,10 +111,8 @@ def _allowed(values: RankValues, noise: float, whole: float, difference: float) 
 def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
     """What every rank added, and the reduction counted P times: the difference is (P - 1) times a bias, an input, or an inner value."""
     for pair in values.pairs_of(row, Role.OUTPUT):
-        whole, count = values.whole(pair), len(values.held.target[pair])
-        if whole is None or count < 2:
-            continue
-        for target, added_up in _totals(values, pair):
+        count = len(values.held.target[pair])
+        for whole, target, added_up in _totals(values, pair) if count > 1 else ():
             if whole.shape != target.shape:
                 continue
             difference = target - whole
@@ -122,7 +124,8 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
             for one, other, name, cause in _addends(values, row):
                 if added_up and cause != "bias-added-per-rank":
                     continue
-                known = values.joined(other)
+                sums = values.summed(other)
+                known = values.joined(other) if sums is None else np.sum(sums[1], axis=0)
                 if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
                     continue
                 residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
@@ -137,13 +140,16 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
     return None
 
 
-def _totals(values: RankValues, pair: int) -> Iterator[tuple[Array, bool]]:
-    """What the ranks' values may be together: the logical value; and, True, their sum where they differ, that a large bias hides."""
-    joined, parts, placed = values.joined(pair), values.parts(pair), values.placed.get(pair)
-    if joined is not None:
-        yield joined, False
-    if parts is not None and placed is not None and placed.placement.kind == "replicated" and placed.equal is False:
-        yield np.sum(parts, axis=0), True
+def _totals(values: RankValues, pair: int) -> Iterator[tuple[Array, Array, bool]]:
+    """The reference's and the ranks' values together: the logical ones; and, True, sums where ranks differ, that a large bias hides."""
+    whole, joined, parts, placed = values.whole(pair), values.joined(pair), values.parts(pair), values.placed.get(pair)
+    if whole is not None and joined is not None:
+        yield whole, joined, False
+    if whole is not None and parts is not None and placed is not None and placed.placement.kind == "replicated" and placed.equal is False:
+        yield whole, np.sum(parts, axis=0), True
+    sums = values.summed(pair)
+    if sums is not None:
+        yield sums[0], np.sum(sums[1], axis=0), True
 
 
 def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]]:

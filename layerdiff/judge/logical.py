@@ -79,7 +79,7 @@ def _laid(
         value, parts = int(pairs["reference_value"][pair]), ranks[pair]
         if kinds[pair] != CallKind.MODULE or value in torn or seen.get(value) == parts:
             continue
-        if where.placement.kind == "unknown" or not where.placement.fits or where.placement.missing:
+        if where.placement.kind == "unknown" or not where.placement.fits or not where.placement.covers(reference.shape(value)):
             continue
         if where.equal is False:  # ranks that should hold the same and do not: whose is it? where they part is said elsewhere
             torn.add(value)

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.layouts import infer_both
 from layerdiff.align.placement import FITS, Placement
-from layerdiff.align.placements import by_shapes, infer, infer_both
+from layerdiff.align.placements import by_shapes, infer
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import NUMBERS, Numbers, measure_values

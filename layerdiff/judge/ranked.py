@@ -14,7 +14,17 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.stages import Figures, Print, chained_offsets, levels, renumbered, rounded_stage_offsets, stage_offsets, stages
+from layerdiff.align.stages import (
+    Figures,
+    Print,
+    chained_offsets,
+    levels,
+    renumbered,
+    rounded_stage_offsets,
+    split_number,
+    stage_offsets,
+    stages,
+)
 from layerdiff.judge.issued import issued
 from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
@@ -25,6 +35,7 @@ from layerdiff.trace.schema import CallKind, ValueKind
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
+_OTHER_LAYER: Final = "this rank runs other layers"
 BY_PARTS: Final = "held against what the ranks put in"
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
@@ -196,6 +207,24 @@ def add_ranks(
             for part in parts.items():
                 row_of_target[part] = row
             tables.end_part(Both(files.reference[number], files.target[file]))
+
+
+def of_one_layer(alignment: Alignment) -> Alignment:
+    """An alignment without pairs of different layers: a stage has no partner for the layers of another, and their operators look alike."""
+    names = alignment.sites.map(lambda side: [split_number(site) for site in side])
+    kept = [
+        (ours := names.reference[r]) is None or (theirs := names.target[t]) is None or ours[:2] == theirs[:2]
+        for r, t in alignment.pairs.tolist()
+    ]
+    if all(kept):
+        return alignment
+    left = [pair for pair, keep in zip(alignment.pairs.tolist(), kept, strict=True) if not keep]
+    return replace(
+        alignment,
+        pairs=alignment.pairs[np.array(kept)],
+        reference_only=[*alignment.reference_only, *((r, _OTHER_LAYER) for r, _ in left)],
+        target_only=[*alignment.target_only, *((t, _OTHER_LAYER) for _, t in left)],
+    )
 
 
 def as_one_reference(calls: Sequence[Calls], alignments: Sequence[Sequence[Alignment]]) -> list[Alignment]:

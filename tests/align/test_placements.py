@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from layerdiff.align.layouts import RANK_BY_RANK, infer_both
 from layerdiff.align.placement import PAD
-from layerdiff.align.placements import by_shapes, infer, infer_both
+from layerdiff.align.placements import by_shapes, infer
 
 Array = NDArray[Any]
 Held = list[list[int]]
@@ -330,3 +331,65 @@ def test_two_layouts_are_read_together() -> None:
     assert np.allclose(x, whole)
     ours, whole, theirs = infer_both([x, x], [x - y, y])
     assert ("replicated", "partial") == (ours.kind, theirs.kind)
+
+
+def test_one_layout_twice_is_laid_rank_by_rank() -> None:
+    one, two = numbers(3, 4), numbers(3, 4, seed=1)
+    ours, whole, theirs = infer_both([one, two], [one + 1e-3, two])
+    assert ours == theirs and RANK_BY_RANK == ours.name
+    assert np.array_equal(whole, np.concatenate([one, two], axis=1))
+
+
+def test_heads_that_two_ranks_hold_are_one() -> None:
+    x = numbers(4, 6)
+    ours, whole, theirs = infer_both([x[:2], x[:2], x[2:], x[2:]], [x[:2], x[2:]])
+    assert np.array_equal(whole, x)
+    assert "sharded along 0, contiguous" == theirs.name
+    assert [0, 1] == ours.positions[1].tolist()
+
+
+def test_parts_padded_with_zeros_by_other_sizes() -> None:
+    x = numbers(7, 3)
+    pad = lambda part, size: np.concatenate([part, np.zeros((size - len(part), 3))])  # noqa: E731
+    _, whole, theirs = infer_both([pad(x[:4], 6), pad(x[4:], 6)], [pad(x[:2], 3), pad(x[2:4], 3), pad(x[4:6], 3), pad(x[6:], 3)])
+    assert np.array_equal(whole, x)
+    assert "sharded along 0, contiguous, 2 places a rank, each part padded" == theirs.name
+
+
+# ranks that form a grid
+
+GRID = numbers(4, 6, 8)
+FOUR = {
+    "groups sharded along 0, contiguous; inside, sharded along 2, contiguous (groups 0, 1 | 2, 3)": [
+        GRID[:2, :, :4], GRID[:2, :, 4:], GRID[2:, :, :4], GRID[2:, :, 4:],
+    ],
+    "groups sharded along 2, contiguous; inside, sharded along 0, contiguous (groups 0, 1 | 2, 3)": [
+        GRID[:2, :, :4], GRID[2:, :, :4], GRID[:2, :, 4:], GRID[2:, :, 4:],
+    ],
+    "groups sharded along 1, contiguous; inside, the ranks of each group add up to it (groups 0, 1 | 2, 3)": [
+        GRID[:, :3] - GRID[:, 3:], GRID[:, 3:], GRID[:, 3:] - 2.0 * GRID[:, :3], 2.0 * GRID[:, :3],
+    ],
+    "groups sharded along 1, contiguous; inside, the ranks of each group add up to it (groups 0, 2 | 1, 3)": [
+        GRID[:, :3] - GRID[:, 3:], 2.0 * GRID[:, :3], GRID[:, 3:], GRID[:, 3:] - 2.0 * GRID[:, :3],
+    ],
+    "each group the whole; inside, the ranks of each group add up to it (groups 0, 1 | 2, 3)": [
+        GRID - 0.3 * GRID[::-1], 0.3 * GRID[::-1], GRID - 3.0, np.full(GRID.shape, 3.0),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_a_grid(name: str) -> None:
+    parts = FOUR[name]
+    found = infer(GRID, parts)
+    assert ("nested", name) == (found.kind, found.name)
+    assert found.covers(GRID.shape)
+    assert np.allclose(found.joined(parts, GRID.shape), GRID)
+    assert np.allclose(found.joined(found.divided(GRID, 4), GRID.shape), GRID)
+    assert [part.shape for part in parts] == [part.shape for part in found.divided(GRID, 4)]
+    assert found.adds_up == ("add up" in name)
+
+
+def test_a_grid_that_leaves_places_out_is_none() -> None:
+    parts = [GRID[:2, :, :4], GRID[:2, :, :4], GRID[2:, :, :4], GRID[2:, :, :4]]
+    assert "nested" != infer(GRID, parts).kind

@@ -118,10 +118,13 @@ class Crossings:
         """None where it is not known how the ranks' values make up the logical one, or some of it is on no rank."""
         placement, value = placed.placement, int(self._pairs["reference_value"][pair])
         ours, theirs = self._tables.ours[pair], self._tables.ranks[pair]
-        doubtful = placement.kind == "unknown" or not placement.fits or placement.missing > 0 or placement.twice or placed.equal is False
-        if doubtful or not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):
+        if placement.kind == "unknown" or not placement.fits or placement.twice or placed.equal is False:
+            return None
+        if not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):
             return None
         shape = placed.shape or self._files.reference[ours[0][0]].shape(ours[0][1])
+        if not placement.covers(shape):
+            return None
         position = self._tables.texts[int(self._pairs["position"][pair])] or "out"
         return Crossing(str(pair), position, Both(Held(ours, placed.ours or _ONE, shape), Held(theirs, placement, shape)))
 

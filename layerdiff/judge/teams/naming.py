@@ -9,7 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import infer, infer_both
+from layerdiff.align.layouts import infer_both
+from layerdiff.align.placements import infer
 from layerdiff.judge.naming import COPIES, reaching, shown, unmasked
 from layerdiff.judge.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart

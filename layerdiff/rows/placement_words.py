@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from layerdiff.align.runs import Run
+from layerdiff.judge.tables import Placing
 from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import amount, count, figure
 from layerdiff.saved.comparison import Comparison
@@ -21,7 +22,7 @@ def placed_text(comparison: Comparison) -> str | None:
     kinds = counted(comparison)
     if not kinds:
         return None
-    each = ", ".join(f"{count(number)} {kind.name.lower()}" for kind, number in kinds.items())
+    each = ", ".join(f"{count(number)} {'in a grid' if kind is Placing.NESTED else kind.name.lower()}" for kind, number in kinds.items())
     return f"{amount(sum(kinds.values()), 'value')}: {each}"
 
 

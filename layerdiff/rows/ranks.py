@@ -176,7 +176,7 @@ def _value(comparison: Comparison, value: PlacedValue, widths: _Widths, odd: Ton
             said_of = f"  ✗ {amount(int(absent.sum()), 'place')}"
             yield line(("  " + fit("no rank", _LABEL), Tone.FAULT), " ", *row_of_missing(absent, cells, widths.map), (said_of, Tone.FAULT))
     joined = _joined(comparison, value)
-    if len(value.parts) > 1 and (size is not None or value.kind is Placing.PARTIAL):
+    if len(value.parts) > 1 and (size is not None or value.kind in (Placing.PARTIAL, Placing.NESTED)):
         label = "sum" if value.kind is Placing.PARTIAL else "together"
         below = ruler(size, cells, widths.map) if size is not None and drawn else " " * widths.map
         bar = [(f" {_bar(joined, widths.bar)} ", Tone.DIM), (fit(_figure(joined), _FIGURE, align="right"), Tone.DIM)]
@@ -217,6 +217,8 @@ def _row(value: PlacedValue, parts: Sequence[Part], cells: Cells, widths: _Width
     label_tone = odd or (rank_tone(first.rank) if len(parts) == 1 else Tone.PLAIN)
     if value.kind is Placing.PARTIAL:
         body, held = row_of_rank(None, first.rank, cells, widths.map, shade="▒"), "part of the sum"
+    elif value.kind is Placing.NESTED:
+        body, held = row_of_rank(None, first.rank, cells, widths.map, shade="▒"), "a part"
     elif value.kind is Placing.SHARDED and not drawn:
         body, held = [Segment(fit("more pieces than a map shows", widths.map), Tone.FAINT)], ""
     elif value.kind is Placing.SHARDED:

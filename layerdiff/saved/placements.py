@@ -123,5 +123,5 @@ def counted(comparison: Comparison) -> dict[Placing, int]:
     """How many values are placed in each way, those that are, in the order of `Placing` from replicated on, unknown last."""
     _, first = np.unique(np.asarray(comparison.placed["pair"]), return_index=True)
     kinds = np.asarray(comparison.placed["kind"])[first]
-    order: Sequence[Placing] = (Placing.REPLICATED, Placing.SHARDED, Placing.PARTIAL, Placing.UNKNOWN)
+    order: Sequence[Placing] = (Placing.REPLICATED, Placing.SHARDED, Placing.PARTIAL, Placing.NESTED, Placing.UNKNOWN)
     return {kind: int(number) for kind in order if (number := np.count_nonzero(kinds == kind))}

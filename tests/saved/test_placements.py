@@ -75,7 +75,7 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "file below": (_set("file", -1), "placed/file points outside the files of the target"),
     "rank": (_set("rank", -1), "placed/rank must not be below 0"),
     "agree": (_set("agree", 3), "placed/agree holds a code"),
-    "kind": (_set("kind", 4), "placed/kind holds a code"),
+    "kind": (_set("kind", 9), "placed/kind holds a code"),
     "dim": (_set("dim", -2), "placed/dim must not be below -1"),
     "dim above": (_set("dim", 64), "placed/dim must be below 64"),
     "text": (_set("placement", 10**6), "placed/placement points outside the texts"),

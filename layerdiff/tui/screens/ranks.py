@@ -61,6 +61,7 @@ class RanksScreen(Drilled):
     WORDS = (
         ("sharded", "each rank holds a part along one dimension; the map shows which: █ all of a cell's places, ▓ ▒ ░ some, · none"),
         ("replicated", "every rank holds the whole"),
+        ("groups ...", "the ranks form a grid: groups hold a part each, and the ranks of a group its part among themselves"),
         ("partial", "the ranks' values add up to the whole, so no rank has an error of its own"),
         ("together", "the logical tensor, put together of all parts, against the reference's"),
         ("closer", "the first places, one a cell, by the last digit of the rank that holds each"),

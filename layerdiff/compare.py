@@ -34,8 +34,9 @@ from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.measuring import fill, total_bytes
-from layerdiff.judge.measuring_ranks import Placed, fill_ranks, placed_columns, total_bytes_of_ranks
+from layerdiff.judge.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
+from layerdiff.judge.placed import Placed
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise

@@ -37,13 +37,9 @@ def browse(first: str, target: str | None, profile: str | None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from layerdiff.cli.comparing import in_steps_or_saved
     from layerdiff.cli.exits import INTERRUPTED, UNUSABLE, code_of
-    from layerdiff.cli.parameters import UsageError
-    from layerdiff.saved.comparison import Comparison
     from layerdiff.tui.app import LayerdiffApp
 
     shown = in_steps_or_saved(first, target, profile)
-    if isinstance(shown, Comparison) and shown.reference is None:
-        raise UsageError(f"{first} was made without a reference, and show needs two runs: layerdiff report {first} says all of it.")
     app = LayerdiffApp(shown, rejudge=_rejudge)
     app.run()
     if app.return_code:

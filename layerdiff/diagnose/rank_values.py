@@ -16,7 +16,7 @@ from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.errors import TraceError
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.exact import Found, judge_exactly
-from layerdiff.judge.measuring_ranks import Part, Placed
+from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Texts
 from layerdiff.replay.overlaid import Laid, Overlaid, boundaries
 from layerdiff.sides import Both

@@ -64,6 +64,8 @@ def title(comparison: Comparison, width: int) -> Line:
     paired, calls = coverage(comparison)
     aligned = f"{count(paired)}/{count(calls)} aligned"
     right = [("profile ", Tone.DIM), (profile_name(comparison), Tone.STRONG), ("  ", Tone.DIM)]
+    if comparison.reference is None:
+        aligned = "no reference"
     right += [(aligned, Tone.DIM if paired == calls else Tone.NOTICE)]
     if width < 60:
         right = right[3:]
@@ -72,13 +74,13 @@ def title(comparison: Comparison, width: int) -> Line:
     left = [(" layerdiff ", Tone.TITLE), ("  " if width >= 100 else " ", Tone.PLAIN)]
     frame = sum(cell_width(text) for text, _ in left) + 4 + (17 if words else 0) + 3
     room = max(4, width - taken - frame)
-    reference = "no reference" if comparison.reference is None else side_label(comparison.reference)
+    reference = "its ranks" if comparison.reference is None else side_label(comparison.reference)
     target = side_label(comparison.target)
     half = room // 2
     spare_target = max(half, room - cell_width(reference))
     target = shorten(target, spare_target, at="middle")
     reference = shorten(reference, room - cell_width(target), at="middle")
-    if words:
+    if words and comparison.reference is not None:
         left.append(("reference ", Tone.DIM))
     left.append((reference, Tone.REFERENCE))
     left.append((" ⇄ ", Tone.DIM))

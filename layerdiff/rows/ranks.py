@@ -261,9 +261,9 @@ def _figure(error: float) -> str:
 def nothing_lines(comparison: Comparison, width: int) -> list[Line]:
     """What is said where no value of the site is made up of ranks' parts."""
     many = len(comparison.placed["pair"]) > 0
-    why = (
-        "No value of this site is made up of the parts of several ranks."
-        if many
-        else "The target is one process, or each of its processes was compared by itself: there are no parts to put together."
-    )
+    why = "The target is one process, or each of its processes was compared by itself: there are no parts to put together."
+    if many:
+        why = "No value of this site is made up of the parts of several ranks."
+    elif comparison.reference is None:
+        why = "The ranks were held against each other: without a reference nothing says what their parts make up."
     return said("  ∅", Tone.UNKNOWN, why, width)

@@ -339,6 +339,8 @@ class Rows:
         """What the judge, or the alignment, says of a row; empty if nothing."""
         sites = self.comparison.sites
         text = visible(self.comparison.texts[int(sites["statement"][row])] or "")
+        if self.comparison.reference is None:
+            return text
         for column, side in (("reference_call", "target"), ("target_call", "reference")):
             if sites[column][row] < 0 and sites["verdict"][row] == Verdict.NOT_COMPARABLE:
                 return f"{side} only: {text}" if text else f"{side} only"

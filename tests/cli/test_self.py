@@ -67,14 +67,24 @@ def test_a_kept_check_is_read_as_it_was(tmp_path: Path) -> None:
     assert None is read.reference
 
 
-def test_the_terminal_says_that_it_needs_two_runs(tmp_path: Path) -> None:
+async def test_the_terminal_shows_what_ranks_say_of_each_other(tmp_path: Path) -> None:
     from layerdiff.checking import check_ranks
-    from layerdiff.cli.parameters import UsageError
-    from layerdiff.cli.show import browse
+    from layerdiff.tui.app import LayerdiffApp
 
-    kept = check_ranks(target(tmp_path / "target")).save(tmp_path / "kept.ldiff")
-    with pytest.raises(UsageError, match="made without a reference, and show needs two runs"):
-        browse(str(kept), None, None)
+    kept = open_comparison(check_ranks(target(tmp_path / "target", wrong=True)).save(tmp_path / "kept.ldiff"))
+    app = LayerdiffApp(kept)
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def shown(*keys: str) -> str:
+            await pilot.press(*keys)
+            await pilot.app.workers.wait_for_complete()
+            await pilot.pause()
+            return app.export_screenshot().replace("&#160;", " ")
+
+        home = await shown("x")
+        assert "no reference" in home and "layers.0.mlp/c10d.all_reduce#0" in home and "target only" not in home
+        assert "held against each other" in await shown("r")
+        assert "Notices" in await shown("escape", "i")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placement import PAD, Placement
-from layerdiff.judge.measuring_ranks import Part, Placed
 from layerdiff.judge.pairing import rows_of
+from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from layerdiff.errors import TraceError
 from layerdiff.judge.coverage import covered_in
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.measuring_ranks import Placed
 from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.placed import Placed
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.reading import Reading
 from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING
@@ -122,7 +123,7 @@ class _Judge:
             apart = self._parted(body, ours, theirs)
             decided = [(self.crossings.row_of.get(at, row), local) for at, local in decisions(programs, self._rounding, ours)]
             beyond = beyond_rounding(programs, self._rounding, ours, theirs) if apart is None and self._arithmetic else None
-        except CannotReplay as refusal:
+        except (CannotReplay, TraceError) as refusal:
             meant.unjudged[row] = str(refusal)
             return
         meant.said += [Said(Found(where, local), row, frozenset({row})) for where, local in decided]
@@ -166,7 +167,7 @@ class _Judge:
         try:
             _, ours, theirs = self._run(body)
             return self._parted(body, ours, theirs) is None
-        except CannotReplay:
+        except (CannotReplay, TraceError):
             return False
 
     def _exact(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> dict[int, tuple[Array, list[Array]]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.constants import viewed, whole_constants
-from layerdiff.judge.measuring_ranks import Part
+from layerdiff.judge.placed import Part
 from layerdiff.judge.teams.crossings import Crossing
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay

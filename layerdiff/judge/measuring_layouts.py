@@ -67,12 +67,12 @@ def measure_both(
         why = "bytes of every rank of both sides are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None
     try:
-        kept = Both(*([kept(side[file], value) for file, value in parts] for side, parts in zip(files, sides, strict=True)))
+        values = Both(*([kept(side[file], value) for file, value in parts] for side, parts in zip(files, sides, strict=True)))
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
     best: tuple[Both[list[int]], Placement, Array, Placement] | None = None
     for chosen in _of_one_stage(sides, stages):
-        mine, held = ([parts[i] for i in own] for parts, own in zip(kept, chosen, strict=True))
+        mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))
         sizes = differing_sizes(mine[0].bits.shape, [x.bits.shape for x in held])
         placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes), same)
         fits = other.kind != "unknown" and other.fits and other.error < FITS
@@ -84,7 +84,7 @@ def measure_both(
     chosen, placement, whole, other = best
     of = Both(*(tuple(parts[i][0] for i in own) for parts, own in zip(sides, chosen, strict=True)))
     placed = Placed(other, of.target, (), None, whole.shape, placement, of.reference)
-    mine, held = ([parts[i] for i in own] for parts, own in zip(kept, chosen, strict=True))
+    mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))
     return screened(joined(placement, whole.shape, mine), held, placed)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from layerdiff.align.placements import by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import Numbers, measure_values
 from layerdiff.judge.measuring_layouts import measure_both, same_layout
-from layerdiff.judge.placed import Part, Placed, differing_sizes, kept, put_apart, screened
+from layerdiff.judge.placed import Part, Placed, differing_sizes, kept, put_apart, same_bits, screened
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -126,7 +127,11 @@ def _together(
     """`likely`: by sizes of a dimension, whole and parts, the sharding that fitted last; kept up to date."""
     whole, held = kept(reference, value), [kept(targets[file], one) for file, one in parts]
     sizes = differing_sizes(whole.bits.shape, [x.bits.shape for x in held])
-    placement = infer(whole.numbers, [x.numbers for x in held], likely.get(sizes))
+    known = likely.get(sizes)
+    if known is not None and known.reading and whole.bits.shape[known.dim :][:1] == sizes[:1] and same_bits(known, whole, held):
+        placed = Placed(replace(known, error=0.0), tuple(file for file, _ in parts), (), None)
+        return screened(whole, held, placed, same=True)  # nothing tells against what fitted before
+    placement = infer(whole.numbers, [x.numbers for x in held], known)
     chosen = list(range(len(parts)))
     of_stages = {stages[file] for file, _ in parts} if stages else set()
     if placement.kind == "replicated" and len(of_stages) > 1:

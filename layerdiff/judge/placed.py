@@ -90,13 +90,13 @@ def joined(placement: Placement, shape: tuple[int, ...], parts: Sequence[Kept]) 
     return Kept(parts[0].dtype, np.ascontiguousarray(placement.joined([part.bits for part in parts], shape)))
 
 
-def screened(whole: Kept, parts: Sequence[Kept], placed: Placed) -> tuple[Numbers, Placed]:
+def screened(whole: Kept, parts: Sequence[Kept], placed: Placed, *, same: bool = False) -> tuple[Numbers, Placed]:
     """The logical tensor of the target's parts measured against the reference's, and each part by itself."""
     placement = placed.placement
     if placement.kind == "unknown":
         return put_apart(placement), placed
     stored = ArrayBlocks(whole.dtype, whole.bits)
-    if _same_bits(placement, whole, parts):
+    if same or same_bits(placement, whole, parts):
         placed = replace(placed, errors=(0.0,) * len(parts))
         placed = replace(placed, equal=_agree(placement, [part.numbers for part in parts], placed.errors))
         screening = vars(screen(stored, stored, same=True))
@@ -115,7 +115,7 @@ def put_apart(placement: Placement) -> Numbers:
     return Numbers({"source": int(Source.NOTHING), "rel_l2": np.inf}, f"not put together: {placement.name}")
 
 
-def _same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
+def same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
     if placement.kind not in ("sharded", "replicated") or placement.missing or any(part.dtype != whole.dtype for part in parts):
         return False

@@ -25,7 +25,6 @@ from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.places import Place, Places
 from layerdiff.trace.schema import FORMAT, VERSION, Known, Statistics, Storage
 
-BLOCK_BYTES = 1 << 20
 _WITH_BYTES = (Storage.DATASET, Storage.SLAB, Storage.VIEW, Storage.PATCHED)
 _DERIVED = (Storage.VIEW, Storage.PATCHED)
 
@@ -246,13 +245,7 @@ class TraceFile:
         stored = self.stored(value)
         if stored is None:
             raise self._without_bytes(value)
-        out = np.empty(stored.count * stored.dtype.itemsize, np.uint8)
-        position = 0
-        if stored.place is not None:
-            for block in stored.place.blocks(BLOCK_BYTES):
-                out[position : position + block.size] = block
-                position += block.size
-        return out
+        return np.empty(0, np.uint8) if stored.place is None else stored.place.read(0, stored.place.nbytes)
 
     def _without_bytes(self, value: int) -> TraceError:
         reason = self.text(int(self.values.reason[value])) or "the keep policy"

@@ -13,7 +13,9 @@ from layerdiff.trace.reader import open_trace
 from tests.trace.writing import write_model
 
 Row = tuple[str, float, str, str]
-RANKS, MODULES = 8, 6
+RANKS = 8
+MODULES = {True: 30, False: 6}
+"""Of sharded and of replicated values: 2 GB of traces each."""
 SHAPE = (4096, 2048)
 _MEGABYTE = 1 << 20
 
@@ -33,7 +35,7 @@ def rows(repeats: int = 3) -> list[Row]:
 
 def _write(folder: Path, *, sharded: bool) -> int:
     random = np.random.default_rng(0)
-    whole = {f"layers.{i}": random.standard_normal(SHAPE, np.float32) for i in range(MODULES)}
+    whole = {f"layers.{i}": random.standard_normal(SHAPE, np.float32) for i in range(MODULES[sharded])}
     inputs = random.standard_normal((4, 8)).astype(np.float32)
     write_model(folder / "reference.h5", {name: ("Linear", x) for name, x in whole.items()}, inputs=inputs)
     (folder / "target").mkdir()

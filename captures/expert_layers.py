@@ -29,17 +29,19 @@ class Experts(nn.Module):
         case = cut.case
         ranks = cut.ranks if case.kind == "experts" else Ranks()
         held = ranks.places(case.experts)
+        self.ranks = ranks if case.reduced_inside else Ranks()
         self.first = 0 if cut.wrong("expert_offset") else int(held[0])
+        self.idle = cut.wrong("experts_idle") and ranks.rank > 0
         self.gate_up = nn.Parameter(cut.weight("gate_up", case.experts, 2 * case.hidden, case.hidden)[held].clone())
         self.down = nn.Parameter(cut.weight("down", case.experts, case.hidden, case.hidden)[held].clone())
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         y = torch.zeros_like(x)
-        for local in range(self.gate_up.shape[0]):
+        for local in range(0 if self.idle else self.gate_up.shape[0]):
             rows, slots = torch.nonzero(chosen == self.first + local, as_tuple=True)
             gate, up = F.linear(x[rows], self.gate_up[local]).chunk(2, -1)
             y.index_add_(0, rows, F.linear(F.silu(gate) * up, self.down[local]) * weights[rows, slots, None])
-        return y
+        return self.ranks.sum(y)
 
 
 class Router(nn.Module):
@@ -58,12 +60,14 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, cut: Cut) -> None:
         super().__init__()
         self.ranks = cut.ranks if cut.case.kind == "experts" else Ranks()
+        self.reduced = cut.case.reduced_inside
         self.gate = Router(cut.at("gate"))
         self.experts = Experts(cut.at("experts"))
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, 1)
-        return self.ranks.sum(self.experts(rows, *self.gate(rows))).view(x.shape)
+        y = self.experts(rows, *self.gate(rows))
+        return (y if self.reduced else self.ranks.sum(y)).view(x.shape)
 
 
 class ExchangedExperts(nn.Module):

@@ -35,7 +35,7 @@ class Fault:
 FAULTS = (
     "sum_missing", "inner_sum_missing", "sum_twice", "bias_every_rank", "inner_bias_every_rank", "residual_every_rank", "fused_one_block",
     "duplicate_shard", "vocabulary_padding", "local_norm", "gather_order", "contiguous_positions", "expert_offset", "stage_offset",
-    "weight_off", "kernel_off", "epsilon", "score_scale",
+    "weight_off", "kernel_off", "epsilon", "score_scale", "experts_idle",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class Case:
     query_norm: bool = False  # over the channels of all query heads
     experts: int = 0
     exchanged: bool = False  # tokens are sent to the experts' ranks and back; else each rank's experts make a part of a sum
+    reduced_inside: bool = False  # the module of the experts adds up what each rank's make, and hands on the whole
     padded_head: bool = False
     replicas: int = 1  # of a tensor layout: each has a part of the batch
     stages: int = 1  # of a tensor layout: each has some layers

@@ -47,8 +47,8 @@ def infer_both(
         found = [one for one in found if one[3].kind != "nested"]
     least = min(score for score, *_ in found)
     fitting = [one for score, *one in found if score <= ALIKE * least + 1e-12]
-    placement, whole, other = min(fitting, key=lambda one: _oddity(one[2]))  # of equals the first
-    if beside is not None and same_layout and (not least < _NEARER * beside[0].error or _oddity(other)):
+    placement, whole, other = min(fitting, key=lambda one: _oddity(one[2], one[1].shape))  # of equals the first
+    if beside is not None and same_layout and (not least < _NEARER * beside[0].error or _oddity(other, whole.shape)):
         return beside
     if not least < FITS:  # then as the shapes alone have it
         plain = [one for _, *one in found if one[0].reading == one[2].reading == "contiguous" and one[2].dim == one[0].dim]
@@ -57,11 +57,11 @@ def infer_both(
     return placement, whole, other
 
 
-def _oddity(placement: Placement) -> int:
+def _oddity(placement: Placement, shape: tuple[int, ...]) -> int:
     """How far a reading is from a plain one: a grid, and what was matched place by place, fit many a wrong tensor too."""
-    if placement.inner is not None:
-        return 2 + _oddity(placement.inner)
-    return int(placement.kind == "sharded" and not placement.reading) + int(placement.missing > 0)
+    if placement.outer is not None and placement.inner is not None:
+        return 2 + _oddity(placement.inner, placement.outer.part_shape(shape, 0))
+    return int(placement.kind == "sharded" and not placement.reading) + int(not placement.covers(shape))
 
 
 def _rank_by_rank(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[Placement, Array, Placement] | None:

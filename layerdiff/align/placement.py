@@ -135,15 +135,6 @@ class Placement:
         held = np.unique(np.concatenate(self.positions))
         return int(np.count_nonzero(held != PAD)) == shape[self.dim]
 
-    @property
-    def missing(self) -> int:
-        """How many places of the logical dimension no rank holds, of those up to the last that one does."""
-        if self.kind != "sharded":
-            return 0
-        held = np.unique(np.concatenate(self.positions))
-        held = held[held != PAD]
-        return int(held.max(initial=-1)) + 1 - int(held.size)
-
 
 def places_of(x: Array, at: NDArray[np.intp], dim: int) -> Array:
     """The slices of `x` at these places of a dimension; a view where they lie in a row."""

@@ -100,6 +100,9 @@ def judge_programs_of_ranks(
     for row in () if meant is None else (*meant.same, *meant.other):
         if sites["exact"][row] == BY_THRESHOLDS:
             sites["exact"][row], sites["exact_rule"][row] = int(Verdict.INHERITED), rule
+    for row, why in meant.unjudged.items() if meant is not None else ():
+        if sites["exact"][row] == BY_THRESHOLDS and sites["statement"][row] < 0:
+            sites["statement"][row] = tables.texts.intern(f"judged by thresholds: {why}")
 
 
 def judge_calls(

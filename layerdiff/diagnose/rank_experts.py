@@ -1,7 +1,7 @@
 """Experts over ranks: which tokens each rank worked on, against those that chose the experts that it holds.
 
-Nothing is fitted: a rank's part is not zero on the tokens that it worked on, and that set is held against the sets that a wrong index
-or a wrong mask would make.
+Nothing is fitted: a rank's part is not zero on the tokens that it worked on, and that set is held against the one that a wrong index
+would make.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.judge.exact import Found
 from layerdiff.trace.schema import Role
 
-Tokens = NDArray[np.bool_]
-
 
 def experts_of_others(values: RankValues) -> Iterator[Found]:
     """Modules that hold some experts on each rank, and whose ranks work on other tokens than chose those."""
@@ -32,36 +30,37 @@ def experts_of_others(values: RankValues) -> Iterator[Found]:
 
 def _wrong_tokens(values: RankValues, row: int) -> Found | None:
     for chosen, held, parts, pair in _asked(values, row):
-        ranks = range(len(held))
-        own = [_any_in(chosen, held[rank]) for rank in ranks]
+        own = [_chose(chosen, experts) for experts in held]
         worked = [np.any(part.reshape(len(chosen), -1) != 0, axis=1) for part in parts]
-        if all(np.array_equal(a, b) for a, b in zip(own, worked, strict=True)):
+        wrong = [rank for rank, (mine, there) in enumerate(zip(own, worked, strict=True)) if not np.array_equal(mine, there)]
+        if not wrong or all(
+            there.all() for there in worked
+        ):  # a sum, or what is added beside, hides whose it is
             continue
-        local = [_any_in(chosen, np.arange(held[rank].size)) for rank in ranks]
-        beside = [own[rank] | _any_in(chosen, held[rank], inside=False) for rank in ranks]
-        wrong = [rank for rank in ranks if not np.array_equal(own[rank], worked[rank])]
-        first = wrong[0]
-        said = f"rank {values.rank(values.held.target[pair][first][0])} holds experts {_listed(held[first])}, which "
-        said += f"{int(own[first].sum())} of {len(chosen)} tokens chose, and worked on {int(worked[first].sum())}: "
-        if all(np.array_equal(worked[rank], local[rank]) for rank in ranks):
-            said += f"those that chose experts 0 to {held[first].size - 1}, its own counted from zero"
-            return values.local(row, pair, "ep-expert-index", said, 0.0, ranks_off=len(wrong))
-        if all(not worked[rank].any() for rank in wrong) and len(wrong) < len(held):
-            said += "none, as if the numbers of experts were local"
-            return values.local(row, pair, "ep-expert-index", said, 0.0, ranks_off=len(wrong))
-        if all(np.array_equal(worked[rank], beside[rank]) for rank in ranks):
-            said += "those too that chose experts of other ranks"
-            return values.local(row, pair, "ep-masked-id", said, 0.0, ranks_off=len(wrong))
+        counted = [_chose(chosen, np.arange(experts.size)) for experts in held]
+        if all(np.array_equal(one, other) for one, other in zip(worked, counted, strict=True)):
+            how = f"those that chose experts 0 to {held[wrong[0]].size - 1}, its own counted from zero"
+        elif len(wrong) < len(held) and not any(worked[rank].any() for rank in wrong):
+            how = "none, as if the numbers of experts were local"
+        else:
+            continue
+        said = (
+            f"rank {values.rank(values.held.target[pair][wrong[0]][0])} holds experts {_listed(held[wrong[0]])}, which "
+            f"{int(own[wrong[0]].sum())} of {len(chosen)} tokens chose, and worked on {int(worked[wrong[0]].sum())}: {how}"
+        )
+        return values.local(row, pair, "ep-expert-index", said, 0.0, ranks_off=len(wrong))
     return None
 
 
 def _asked(values: RankValues, row: int) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.intp]], list[NDArray[np.float64]], int]]:
     """Choices, shape (tokens, k); the experts that each rank holds; each rank's result by tokens; and the pair of that result."""
-    held = next(iter(_held(values, row)), None)
+    held = next(_held(values, row), None)
+    if held is None or sum(experts.size for experts in held) > np.unique(np.concatenate(held)).size:
+        return  # of several ranks with the same experts one may do the work of all
     choices = [one for pair in values.pairs_of(row, Role.INPUT) if (one := values.choices(pair)) is not None]
-    for pair in values.pairs_of(row, Role.OUTPUT) if held is not None else ():
+    for pair in values.pairs_of(row, Role.OUTPUT):
         parts = values.parts(pair)
-        if held is None or parts is None or len(parts) != len(held):
+        if parts is None or len(parts) != len(held):
             continue
         for chosen in choices:
             rows = chosen.reshape(-1, chosen.shape[-1])
@@ -81,8 +80,9 @@ def _held(values: RankValues, row: int) -> Iterator[list[NDArray[np.intp]]]:
             yield [at[at != PAD] for at in placed.placement.positions]
 
 
-def _any_in(chosen: NDArray[np.int64], experts: NDArray[np.intp], *, inside: bool = True) -> Tokens:
-    return np.asarray(np.isin(chosen, experts, invert=not inside).any(axis=1))
+def _chose(chosen: NDArray[np.int64], experts: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which tokens chose one of some experts."""
+    return np.asarray(np.isin(chosen, experts).any(axis=1))
 
 
 def _listed(experts: NDArray[np.intp]) -> str:

@@ -26,12 +26,13 @@ Array = NDArray[np.float64]
 HOLDS: Final = 0.02
 """Relative residual up to which an equality holds: rounding in bf16 leaves 4e-3 of a value."""
 EXACTLY: Final = 1e-6
-"""The same of what programs make in float64: measured, 3e-16 where the equality is the fault."""
+"""The same of what programs make in float64: measured, up to 2e-15 where the equality is the fault."""
 APART: Final = 10.0
 """How many times further off one rank's part must be than any other's, to be named alone."""
 _MOST: Final = 1 << 24
 """Elements of a value that is looked at."""
 RULE: Final = "ranks: residual of an equality between what they recorded"
+_EXACT_RULE: Final = "ranks: residual of an equality between what their programs make"
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ class RankValues:
         """A finding at a value."""
         calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
         position = self.texts[int(self.pairs["position"][pair])] or "out"
-        limit = self.holds if allowed is None else allowed
-        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, RULE, cause=cause, evidence=evidence))
+        limit, rule = self.holds if allowed is None else allowed, _EXACT_RULE if pair in self.exact else RULE
+        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, rule, cause=cause, evidence=evidence))
 
     def incoming(self, row: int) -> float:
         """How far off the inputs of a call are: their largest relative L2 error."""

@@ -24,7 +24,7 @@ def misplaced_weights(values: RankValues) -> Iterator[Found]:
         if placed is None or placed.placement.kind != "sharded" or key in told:
             continue
         apart = placed.placement.name == RANK_BY_RANK and placed.placement.error > HOLDS
-        if placed.placement.fits and not apart and not placed.placement.missing and "on no rank" not in placed.placement.name:
+        if placed.placement.fits and not apart and placed.placement.covers(values.shape(pair)):
             continue
         found = _of_another(values, row, pair, placed) or _held_twice(values, row, pair, placed)
         if found is not None:
@@ -84,8 +84,9 @@ def _rows_of_another(values: RankValues, row: int, pair: int, placed: Placed, di
                 if int(same.sum()) >= max(1, at.size // 4):
                     ranges = f"{int(at[same].min())} to {int(at[same].max())}"
                     held = f"{values.site(one)}.{mine}"
-                    said = f"rank {placed.files[rank]} holds rows {ranges} of {held} here: fused weights were cut as one block"
-                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=rank, holds=held)
+                    own = values.rank(placed.files[rank])
+                    said = f"rank {own} holds rows {ranges} of {held} here: fused weights were cut as one block"
+                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=own, holds=held)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placement import Placement
+from layerdiff.align.placement import PAD, Placement
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.judge.measuring import NUMBERS, Numbers
 from layerdiff.judge.tables import Source
@@ -117,12 +117,10 @@ def put_apart(placement: Placement) -> Numbers:
 
 def same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
-    if placement.kind not in ("sharded", "replicated") or placement.missing or any(part.dtype != whole.dtype for part in parts):
+    if placement.kind not in ("sharded", "replicated") or any(part.dtype != whole.dtype for part in parts):
         return False
-    if placement.kind == "sharded":
-        held = np.concatenate(placement.positions)
-        if np.any(held < 0) or np.unique(held).size < whole.bits.shape[placement.dim]:
-            return False
+    if any(np.any(at == PAD) for at in placement.positions) or not placement.covers(whole.bits.shape):
+        return False
     return all(np.array_equal(placement.part(whole.bits, rank), part.bits) for rank, part in enumerate(parts))
 
 

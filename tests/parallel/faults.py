@@ -28,6 +28,7 @@ FAULTS: dict[str, tuple[Case, set[Found]]] = {
     "local_norm": (Case(query_norm=True), {(f"{ATTENTION}.q_norm", "tp-norm-local-statistic")}),
     "gather_order": (Case("sequence"), {(f"{ATTENTION}.qkv_proj", "sequence-order")}),
     "contiguous_positions": (Case("context"), {(ATTENTION, "cp-position-ids")}),
+    "experts_idle": (Case("experts", experts=8), {(f"{MLP}.experts", "ep-expert-index")}),
     "expert_offset": (Case("experts", experts=8), {(f"{MLP}.experts", "ep-expert-index")}),
 }
 ALONE: dict[str, tuple[str, Case, str]] = {

@@ -42,6 +42,14 @@ def test_nothing_is_found_by_operators_either(name: str, processes: Processes, t
     assert not comparison.defect
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_experts_whose_sum_is_handed_on_are_no_fault(seed: int, processes: Processes, tmp_path: Path) -> None:
+    """Every rank then holds something for every token, whichever experts it has."""
+    case = replace(LAYOUTS["experts"], reduced_inside=True, seed=seed)
+    comparison = compare_traces(*record_ranks(tmp_path, case, 2, processes))
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+
+
 PAIRS = [(name, name) for name in LAYOUTS] + [("tensor", "sequence"), ("sequence", "tensor")]
 
 

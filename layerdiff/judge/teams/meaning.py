@@ -46,8 +46,6 @@ class Said:
     """What is said of one body."""
 
     found: Found
-    row: int
-    """Of the module call whose body it is."""
     concerns: frozenset[int]
     """The rows of the module calls that it may be the fault of: the body's, and the one that is handed something else."""
     exact: Mapping[int, tuple[Array, list[Array]]] = field(default_factory=dict)
@@ -66,6 +64,7 @@ class Meant:
     other: set[int]
     """Rows of those whose bodies compute something else."""
     unjudged: dict[int, str]
+    """By row of a module call why its programs could not be run."""
 
 
 def judge_meaning(
@@ -126,16 +125,16 @@ class _Judge:
         except (CannotReplay, TraceError) as refusal:
             meant.unjudged[row] = str(refusal)
             return
-        meant.said += [Said(Found(where, local), row, frozenset({row})) for where, local in decided]
+        meant.said += [Said(Found(where, local), frozenset({row})) for where, local in decided]
         if beyond is not None:
-            meant.said.append(Said(Found(row, beyond[1]), row, frozenset({row, beyond[0].row})))
+            meant.said.append(Said(Found(row, beyond[1]), frozenset({row, beyond[0].row})))
         (meant.same if apart is None else meant.other).add(row)
         if apart is not None and self._meets(row):
             meant.meets.add(row)
         elif apart is not None:
             found = self._found(programs, ours, theirs, apart)
             concerns = frozenset({row, apart.call.row})
-            meant.said.append(Said(found, row, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
+            meant.said.append(Said(found, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
 
     def _run(self, body: TeamBody) -> tuple[TeamPrograms, TeamRan, TeamRan]:
         programs = TeamPrograms(self.runs, body, self._exchange, self._weights, self._contents)

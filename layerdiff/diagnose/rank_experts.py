@@ -33,9 +33,7 @@ def _wrong_tokens(values: RankValues, row: int) -> Found | None:
         own = [_chose(chosen, experts) for experts in held]
         worked = [np.any(part.reshape(len(chosen), -1) != 0, axis=1) for part in parts]
         wrong = [rank for rank, (mine, there) in enumerate(zip(own, worked, strict=True)) if not np.array_equal(mine, there)]
-        if not wrong or all(
-            there.all() for there in worked
-        ):  # a sum, or what is added beside, hides whose it is
+        if not wrong or all(there.all() for there in worked):  # a sum, or what is added beside, hides whose it is
             continue
         counted = [_chose(chosen, np.arange(experts.size)) for experts in held]
         if all(np.array_equal(one, other) for one, other in zip(worked, counted, strict=True)):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placement import Placement
-from layerdiff.align.placements import by_shapes, infer
+from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import Numbers, measure_values
 from layerdiff.judge.measuring_layouts import measure_both, same_layout
@@ -25,6 +25,7 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
+ELSEWHERE: Final = "some of it may be on ranks that left no file"
 SURELY: Final = 0.05
 """Relative error up to which parts that were matched one by one are believed of other values too."""
 
@@ -42,7 +43,7 @@ def fill_ranks(
 
     `stages`: of a pipeline, for each file. Parts that are no part of a value are taken out of `parts_of`.
     """
-    same = same_layout(pairs, files, parts_of)
+    same, incomplete = same_layout(pairs, files, parts_of), _lacks_ranks(files.target)
     known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
     likely: dict[tuple[int, ...], Placement] = {}
     done = 0
@@ -59,6 +60,9 @@ def fill_ranks(
                 found = known[key] = _measured(reference, value, targets, parts, likely, stages.target)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
+        if incomplete and where is not None and _may_lie_elsewhere(where.placement, where.shape or reference.shape(value)):
+            where = replace(where, placement=Placement("unknown", ELSEWHERE), errors=())
+            numbers = put_apart(where.placement)
         if where is not None and where.placement.twice and pairs["role"][pair] != Role.WEIGHT:  # experts that are given other tokens
             numbers = put_apart(where.placement)
         for name, number in numbers.columns.items():
@@ -69,7 +73,7 @@ def fill_ranks(
                 parts_of.target[pair] = tuple(part for part in parts if part[0] in where.files)
             if where.our_files and len(where.our_files) < len(ours):
                 parts_of.reference[pair] = tuple(part for part in ours if part[0] in where.our_files)
-            if where.placement.kind != "unknown":
+            if where.placement.kind != "unknown" or where.placement.name == ELSEWHERE:
                 if where.shape is not None:
                     pairs["reference_shape"][pair] = texts.intern(json.dumps(list(where.shape)))
                 pairs["target_shape"][pair] = pairs["reference_shape"][pair]
@@ -77,6 +81,19 @@ def fill_ranks(
         if numbers.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
         yield done
+
+
+def _lacks_ranks(files: Sequence[TraceFile]) -> bool:
+    """Whether the run had more ranks than there are files."""
+    worlds = [size for file in files if type(size := file.meta.get("world_size")) is int]
+    return max(worlds, default=0) > len({file.rank for file in files})
+
+
+def _may_lie_elsewhere(placement: Placement, shape: tuple[int, ...]) -> bool:
+    """Whether parts of ranks that are not there may make up what is amiss: places on no rank, and values that differ, as a sum's do."""
+    if placement.adds_up and not placement.error < SURELY:  # the sum lacks something
+        return True
+    return placement.kind == "unknown" or not placement.fits or placement.name == APART or not placement.covers(shape)
 
 
 def _measured(

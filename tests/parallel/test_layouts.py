@@ -42,6 +42,17 @@ def test_nothing_is_found_by_operators_either(name: str, processes: Processes, t
     assert not comparison.defect
 
 
+@pytest.mark.parametrize("operators", [False, True])
+@pytest.mark.parametrize("name", ["tensor", "sequence", "experts"])
+def test_a_rank_without_a_file_is_said_and_no_fault(name: str, operators: bool, processes: Processes, tmp_path: Path) -> None:
+    reference, target = record_ranks(tmp_path, LAYOUTS[name], 4, processes, operators=operators)
+    (target / "rank00003.h5").unlink()
+    comparison = compare_traces(reference, target)
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+    assert "ranks-missing" in [notice.kind for notice in comparison.notices]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_experts_whose_sum_is_handed_on_are_no_fault(seed: int, processes: Processes, tmp_path: Path) -> None:
     """Every rank then holds something for every token, whichever experts it has."""

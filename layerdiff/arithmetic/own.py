@@ -8,59 +8,27 @@ of the whole result, never a vote of elements. The bound convicts sums and never
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import Contract, ContractError, Spread
+from layerdiff.arithmetic.exactly import discrete, non_finite
 from layerdiff.arithmetic.formats import FLOAT64, Format, accumulator_for, excess, format_named, round_to
 from layerdiff.arithmetic.orders.race import ENOUGH, MISSES, Race, course_of, race, reproduced
 from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Explanation, Residual, ratio, rms
 from layerdiff.arithmetic.structure import explanation_for
 from layerdiff.arithmetic.sums import VALID_BELOW
+from layerdiff.arithmetic.verdict import Own, Word
 from layerdiff.trace.arguments import Arguments
-
-Word = Literal["identical", "order-exact", "order-consistent", "precision", "defect", "unexplained", "broken", "not-comparable"]
 
 _REFINE_FROM: Final = 6.0
 BEYOND: Final = 4.0
 """Times the deterministic bound beyond which no order at the declared accumulator is tried; units that cut have twice the bound."""
 _REFINED_TERMS: Final = 1 << 25
 _SEVERITY: Final = ("broken", "defect", "unexplained", "precision", "not-comparable", "order-consistent", "order-exact", "identical")
-
-
-@dataclass(frozen=True)
-class Own:
-    """What the ladder says of one call.
-
-    Attributes:
-        verdict: the word of the first rung that decides. `identical`: every result is the exact one, correctly rounded.
-        rung: the rule that decided, with its formula.
-        measured, allowed: the figure of that rule, and its limit.
-        zrms, zmax: excess over sigma, root mean square and maximum over the elements compared; inf where sigma is 0 and the
-            excess is not; NaN where there are no statistics.
-        count: how many elements were compared.
-        worst: flat index of the worst element, -1 where there is none.
-        cause: what the fault is called where a test names it.
-        statement: one sentence with the numbers.
-        evidence: plain numbers and texts; `result` is the index of the result spoken of, `informative` how many elements
-            lie outside their rounding interval, `sigma` and `bound` and `exact` and `recorded` those of the worst element,
-            `chain` the effective chain length L, how many additions would make this error.
-    """
-
-    verdict: Word
-    rung: str
-    measured: float
-    allowed: float
-    zrms: float
-    zmax: float
-    count: int
-    worst: int
-    cause: str | None
-    statement: str
-    evidence: dict[str, Any] = field(default_factory=dict)
 
 
 Explain = Callable[[Residual], Explanation | None]
@@ -172,12 +140,12 @@ def _result(
     if format is None:
         if recorded.dtype.kind == "f":
             return _incomparable(f"The format {dtype} has no arithmetic here.")
-        return _discrete(recorded, exact, bound, alive)
+        return discrete(recorded, exact, bound, alive)
     right = exact.astype(np.float64)
     recorded = recorded.astype(np.float64)
     if accumulator.name == FLOAT64.name:  # the exact result is itself computed in float64: two of one kind are compared
         sigma, bound = sigma * 2.0**0.5, bound * 2.0
-    wrong = _non_finite(recorded, right, bound, alive, format)
+    wrong = non_finite(recorded, right, bound, alive, format)
     if wrong is not None:
         return wrong
     live = alive & np.isfinite(recorded) & np.isfinite(right) & np.isfinite(bound)
@@ -292,78 +260,6 @@ def _decided(few: bool, most: float, zrms: float, zmax: float) -> tuple[float, f
     if few:
         return most, 1.0
     return (zrms, ZRMS_LIMIT) if zrms > ZRMS_LIMIT else (zmax, ZMAX_LIMIT)
-
-
-def _non_finite(
-    recorded: NDArray[np.float64], exact: NDArray[np.float64], bound: NDArray[np.float64], alive: NDArray[np.bool_], format: Format
-) -> Own | None:
-    """Rung 2: NaN or Inf where the exact result is finite and representable, or another class where it is not finite."""
-    said = alive & ~np.isinf(bound)
-    reachable = np.isfinite(exact) & (np.abs(exact) + np.where(np.isnan(bound), 0.0, bound) < format.overflow)
-    new = said & ~np.isfinite(recorded) & reachable
-    if format.saturates_to_nan:
-        legitimate = np.isnan(recorded) & ~np.isnan(exact) & ~reachable
-    else:
-        legitimate = np.isinf(recorded) & np.isfinite(exact) & ~reachable & (np.signbit(recorded) == np.signbit(exact))
-    other = said & ~legitimate & ~new & _differing_class(recorded, exact)
-    count = int(said.sum())
-    for mask, verdict, rung, text in (
-        (new, "broken", "2: NaN or Inf where the exact result is finite", "are not finite where the exact result is"),
-        (other, "defect", "2: NaN and Inf by position", "are of another class (finite, NaN, Inf) than the exact result"),
-    ):
-        if np.any(mask):
-            found = int(mask.sum())
-            worst = int(np.argmax(mask))
-            evidence = {"recorded": float(recorded.reshape(-1)[worst]), "exact": float(exact.reshape(-1)[worst]), "informative": found}
-            statement = f"{found} of {count} elements {text}."
-            word: Word = "broken" if verdict == "broken" else "defect"
-            return Own(word, rung, float(found), 0.0, np.nan, np.nan, count, worst, None, statement, evidence)
-    return None
-
-
-def _differing_class(recorded: NDArray[np.float64], exact: NDArray[np.float64]) -> Any:
-    both_nan = np.isnan(recorded) & np.isnan(exact)
-    both_finite = np.isfinite(recorded) & np.isfinite(exact)
-    return ~(both_nan | both_finite | (recorded == exact))
-
-
-def _discrete(recorded: NDArray[Any], exact: NDArray[Any], bound: NDArray[np.float64], alive: NDArray[np.bool_]) -> Own:
-    """Integers and bools: equal, unless the bound says that either is right."""
-    different = alive & (recorded != exact)
-    off = np.abs(recorded.astype(np.float64) - exact.astype(np.float64))
-    wrong = different & (off > bound)
-    count, found = int(alive.sum()), int(wrong.sum())
-    if found:
-        worst = int(np.argmax(wrong))
-        evidence = {
-            "recorded": recorded.reshape(-1)[worst].item(),
-            "exact": exact.reshape(-1)[worst].item(),
-            "informative": int(different.sum()),
-        }
-        statement = f"{found} of {count} elements are not what the recorded operands give."
-        return Own(
-            "defect", "8: exact results are compared exactly", float(found), 0.0, np.nan, np.nan, count, worst, None, statement, evidence
-        )
-    undecided = int(different.sum())
-    if undecided:
-        statement = f"{undecided} of {count} elements lie so close to the border that either value is right."
-        evidence = {"informative": undecided}
-        return Own(
-            "order-consistent",
-            "4: beside a border",
-            float(undecided),
-            float(undecided),
-            np.nan,
-            np.nan,
-            count,
-            -1,
-            None,
-            statement,
-            evidence,
-        )
-    return Own(
-        "identical", "3: the exact result", 0.0, 0.0, 0.0, 0.0, count, -1, None, f"All {count} elements are exact.", {"informative": 0}
-    )
 
 
 def _refined(spread: Spread, residual: Residual, z: NDArray[np.float64], beyond: float) -> NDArray[np.float64]:

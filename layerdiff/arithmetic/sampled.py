@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from layerdiff.arithmetic.attention_rows import attention_rows
 from layerdiff.arithmetic.contract import Array, ContractError
 from layerdiff.arithmetic.formats import FLOAT32, accumulator_for, format_named
-from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.own import replay_call
 from layerdiff.arithmetic.pointwise_rows import pointwise_rows
 from layerdiff.arithmetic.product_rows import product_rows
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.arithmetic.residual import ZMAX_LIMIT
 from layerdiff.arithmetic.rows import Rows
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.trace.arguments import Arguments
 
 WHOLE_UP_TO: Final = 1 << 26

@@ -23,8 +23,9 @@ from layerdiff.arithmetic.orders.examine import Sum, examine
 from layerdiff.arithmetic.orders.summing import Product, of_product
 from layerdiff.arithmetic.orders.tree import Tree
 from layerdiff.arithmetic.orders.variants import Variants, variants_of
-from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.own import replay_call
 from layerdiff.arithmetic.registry import contract_of
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.errors import TraceError
 from layerdiff.judge.composed import arguments_of, composed_sum, covered_terms, first_output, read_value
 from layerdiff.judge.site_call import call_at

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.own import Own
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.ranked import RankedTables

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.arithmetic.own import Own
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.calls import align_calls
 from layerdiff.judge.carried import carried_flip

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import ContractError
 from layerdiff.arithmetic.formats import accumulator_for
-from layerdiff.arithmetic.own import Own, own_replay, replay_call
+from layerdiff.arithmetic.own import own_replay, replay_call
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.arithmetic.sampled import replay_sampled
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.errors import TraceError
 from layerdiff.replay.condition import generic_spread
 from layerdiff.replay.operators import CannotReplay, is_random, run64

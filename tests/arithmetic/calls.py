@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.own import replay_call
 from layerdiff.arithmetic.registry import contract_of
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.trace.arguments import Arguments, Token
 
 

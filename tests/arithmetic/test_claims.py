@@ -8,8 +8,9 @@ import torch
 
 from layerdiff.arithmetic.contracts.matmul import sum_of_squares
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT32, TF32, Format, round_to
-from layerdiff.arithmetic.own import Own, replay_call
+from layerdiff.arithmetic.own import replay_call
 from layerdiff.arithmetic.registry import contract_of
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.trace.arguments import Arguments
 from tests.arithmetic.calls import replayed
 from tests.arithmetic.orders import BUGS, ORDERS, chain, data, int8_weights, narrow_chain

@@ -5,8 +5,9 @@ import pytest
 
 from layerdiff.arithmetic.contract import EXACT, ContractError, Spread
 from layerdiff.arithmetic.formats import BFLOAT16, FLOAT32, round_to
-from layerdiff.arithmetic.own import Own, own_replay, replay_call
+from layerdiff.arithmetic.own import own_replay, replay_call
 from layerdiff.arithmetic.registry import contract_of
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.trace.arguments import Arguments
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from captures.kernels import Kernel
-from layerdiff.arithmetic.own import Own
+from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.reading import Reading
 from layerdiff.replay.own import excused, leaves_unwritten, replay_own
 from layerdiff.replay.recorded import Recorded

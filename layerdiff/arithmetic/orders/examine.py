@@ -19,10 +19,11 @@ from layerdiff.arithmetic.orders.order import Order
 from layerdiff.arithmetic.orders.race import ENOUGH, MISSES, Race, Standing, course_of, race, reproduced
 from layerdiff.arithmetic.orders.summing import Product, Summing
 from layerdiff.arithmetic.orders.tree import Tree
-from layerdiff.arithmetic.own import BEYOND, Own, distance_of, own_replay
+from layerdiff.arithmetic.own import BEYOND, distance_of, own_replay
 from layerdiff.arithmetic.residual import FEW_RESULTS, FEW_TERMS, ZMAX_LIMIT, ZRMS_LIMIT, Residual, ratio, rms
 from layerdiff.arithmetic.structure import explanation_for
 from layerdiff.arithmetic.sums import VALID_BELOW
+from layerdiff.arithmetic.verdict import Own
 
 Array = NDArray[Any]
 SHOWN: Final = 12

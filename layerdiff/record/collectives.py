@@ -104,7 +104,8 @@ class Collectives:
             for collective in list(self._open):
                 if not collective.read:
                     if collective.works and not collective.coalescing and all(map(tap.is_completed, collective.works)):
-                        self._end(collective, None, waited=collective.trusted, late=True)
+                        failure = next((error for work in collective.works if (error := tap.failure_of(work)) is not None), None)
+                        self._end(collective, failure, waited=collective.trusted, late=failure is None)
                 elif collective.storages and all(storage.expired() for storage in collective.storages.values()):
                     self._close_one(collective)
 
@@ -225,7 +226,7 @@ class Collectives:
     def _end(self, collective: Collective, error: BaseException | None, *, waited: bool = True, late: bool = False) -> None:
         """It is complete, or failed; `waited` says whether somebody waited for it, `late` whether that is only seen now."""
         if not collective.read:
-            collective.read = True
+            collective.read, collective.failure = True, error
             if collective.kind.name == "c10d.recv" and "source" not in collective.described and error is None:
                 source = collective.described["source"] = _source(collective)
                 self._number(collective, (source, collective.described.get("destination")))
@@ -234,11 +235,16 @@ class Collectives:
             with quiet():
                 self._read(collective, error)
             if collective.number != ABSENT:
-                status = CallStatus.RETURNED if error is None else CallStatus.RAISED
-                self._sink.end_call(collective.number, status, self._detail(collective, finished=error is None, error=error))
+                self._ended(collective)
             collective.outputs, collective.versions = [], []
         if waited:
             self._close_one(collective)
+
+    def _ended(self, collective: Collective) -> None:
+        """Write how a collective that is read ended."""
+        failure = collective.failure
+        status = CallStatus.RETURNED if failure is None else CallStatus.RAISED
+        self._sink.end_call(collective.number, status, self._detail(collective, finished=failure is None, error=failure))
 
     def _close_one(self, collective: Collective) -> None:
         self._calls.writing.remove(collective)
@@ -296,7 +302,7 @@ class Collectives:
         for collective in list(self._open):
             if collective.read and collective.number != ABSENT:
                 collective.described["waited"] = False
-                self._sink.end_call(collective.number, CallStatus.RETURNED, self._detail(collective, finished=True))
+                self._ended(collective)
             elif not collective.read:
                 for call, role, position, part, _ in collective.deferred:
                     value = self._calls.values.record_unread(part.tensor, collective.reason(), part)

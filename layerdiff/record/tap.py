@@ -154,6 +154,19 @@ def is_completed(work: Any) -> bool:
     return bool(_methods["is_completed"](work)) if _methods else bool(work.is_completed())
 
 
+def failure_of(work: Any) -> BaseException | None:
+    """What a completed work failed with; None where it did not, or has no future to tell (messages over gloo)."""
+    try:
+        future = _methods["get_future"](work) if _methods else work.get_future()
+    except (RuntimeError, NotImplementedError):
+        return None
+    try:
+        future.value()
+    except Exception as error:
+        return error
+    return None
+
+
 def _install() -> None:
     libraries: dict[str, Any] = {}
     for name in (*KINDS, WAIT):
@@ -328,8 +341,9 @@ def _ask(original: Any) -> Callable[..., Any]:
     def is_completed(self: Any) -> Any:
         result = original(self)
         if result:
+            failure = failure_of(self)
             for listener in _listeners:
-                listener.waited(self, None)
+                listener.waited(self, failure)
         return result
 
     return is_completed

@@ -29,6 +29,7 @@ class Collective:
         "coalescing",
         "deferred",
         "described",
+        "failure",
         "gets",
         "group",
         "kind",
@@ -67,6 +68,8 @@ class Collective:
         self.used: list[dict[str, Any]] = []
         self.read = False
         """Whether its results are in the trace."""
+        self.failure: BaseException | None = None
+        """What it failed with, once that is known."""
         self.trusted = False
         """Whether somebody waits for it in a way that is not seen."""
 

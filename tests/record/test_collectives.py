@@ -364,7 +364,7 @@ def test_a_journal_tells_what_a_killed_process_waited_for(tmp_path: Path, record
 # under a launcher
 
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, time
 import torch, torch.distributed as dist
 from torch import nn
 dist.init_process_group("gloo")
@@ -380,8 +380,13 @@ torch.manual_seed(0)
 model, rank = Summed(), dist.get_rank()
 with torch.no_grad():
     for step in range(3):
-        if sys.argv[1] == "dies" and rank == 1 and step == 2:
+        if sys.argv[1] != "lives" and rank == 1 and step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] == "dies unseen" and step == 2:  # nobody asks for the result; the recorder sees at the end that there is none
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            work = dist.all_reduce(torch.ones(4), async_op=True)
+            time.sleep(2)
+            sys.exit(1)
         model(torch.ones(2, 4) * (rank + 1))
 dist.destroy_process_group()
 """
@@ -404,12 +409,15 @@ def test_a_file_a_rank(tmp_path: Path) -> None:
     assert 2 == said.count("collectives 3 all_reduce of group 0 (gloo, 2 ranks)")
 
 
-def test_a_rank_that_dies_leaves_the_other_whole(tmp_path: Path) -> None:
-    launch(tmp_path, "dies", code=1)
+@pytest.mark.parametrize("how", ["dies", "dies unseen"])
+def test_a_rank_that_dies_leaves_the_other_whole(how: str, tmp_path: Path) -> None:
+    launch(tmp_path, how, code=1)
     assert ["rank00000.h5", "rank00001.h5.journal", "rank00001.h5.part"] == sorted(path.name for path in (tmp_path / "target").iterdir())
     (file,) = open_trace(tmp_path / "target").files
     assert file.complete
-    status = [CallStatus(int(it)) for it, kind in zip(file.calls.status, file.calls.kind, strict=True) if kind == CallKind.COLLECTIVE]
-    assert [CallStatus.RETURNED, CallStatus.RETURNED, CallStatus.RAISED] == status
+    calls = [call for call, kind in enumerate(file.calls.kind.tolist()) if kind == CallKind.COLLECTIVE]
+    details = [file.json(int(file.calls.detail[call])) for call in calls]
+    assert [True, True, False] == [detail["finished"] for detail in details]  # type: ignore[index, call-overload]
+    assert [CallStatus.RETURNED, CallStatus.RETURNED, CallStatus.RAISED] == [CallStatus(int(file.calls.status[call])) for call in calls]
     said = run([sys.executable, "-m", "layerdiff", "inspect", str(tmp_path / "target")], tmp_path, code=None)
     assert "no trace of rank 1" in said

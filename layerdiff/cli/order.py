@@ -105,15 +105,18 @@ def _patience() -> Iterator[None]:
     from threading import Timer
 
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = SpinnerColumn(), TextColumn("adding it up again, in every order that is known"), TimeElapsedColumn()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task("", total=None)
+    from layerdiff.progress import listening
+
+    said = TextColumn("adding it up again, in every order that is known")
+    bar = Progress(said, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=None)
     soon = Timer(_PATIENCE_SECONDS, bar.start)
     soon.start()
     try:
-        yield
+        with listening(lambda done, total: bar.update(task, completed=done, total=total)):
+            yield
     finally:
         soon.cancel()
         soon.join()

@@ -18,7 +18,8 @@ from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import Numbers, measure_values
 from layerdiff.judge.measuring_layouts import measure_both, same_layout
-from layerdiff.judge.placed import Part, Placed, differing_sizes, kept, put_apart, same_bits, screened
+from layerdiff.judge.placed import Part, Placed, all_equal, differing_sizes, kept, put_apart, screened
+from layerdiff.judge.stored_parts import same_parts
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -142,15 +143,20 @@ def _together(
     stages: Sequence[int],
 ) -> tuple[Numbers, Placed]:
     """`likely`: by sizes of a dimension, whole and parts, the sharding that fitted last; kept up to date."""
-    whole, held = kept(reference, value), [kept(targets[file], one) for file, one in parts]
-    sizes = differing_sizes(whole.bits.shape, [x.bits.shape for x in held])
+    shape, files = reference.shape(value), tuple(file for file, _ in parts)
+    shapes = [targets[file].shape(one) for file, one in parts]
+    of_stages = {stages[file] for file in files} if stages else set()
+    sizes = differing_sizes(shape, shapes)
     known = likely.get(sizes)
-    if known is not None and known.reading and whole.bits.shape[known.dim :][:1] == sizes[:1] and same_bits(known, whole, held):
-        placed = Placed(replace(known, error=0.0), tuple(file for file, _ in parts), (), None)
-        return screened(whole, held, placed, same=True)  # nothing tells against what fitted before
+    before = known if known is not None and known.reading and shape[known.dim :][:1] == sizes[:1] else None
+    if all(part == shape for part in shapes) and len(of_stages) < 2:
+        before = Placement("replicated", "replicated")
+    stored, theirs = reference.stored(value), [targets[file].stored(one) for file, one in parts]
+    if before is not None and stored is not None and same_parts(before, shape, stored, theirs):  # nothing tells against it
+        return all_equal(stored, Placed(replace(before, error=0.0), files, (), None))
+    whole, held = kept(reference, value), [kept(targets[file], one) for file, one in parts]
     placement = infer(whole.numbers, [x.numbers for x in held], known)
     chosen = list(range(len(parts)))
-    of_stages = {stages[file] for file, _ in parts} if stages else set()
     if placement.kind == "replicated" and len(of_stages) > 1:
         # A call that several stages run by themselves is given what each has: it is the reference's in one of them.
         each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
@@ -158,7 +164,7 @@ def _together(
         placement, chosen = min(zip(readings, each, strict=True), key=lambda one: one[0].error)
     if placement.kind == "sharded" and placement.fits and not placement.also and (placement.reading or placement.error < SURELY):
         likely[sizes] = placement
-    return screened(whole, [held[i] for i in chosen], Placed(placement, tuple(parts[i][0] for i in chosen), (), None))
+    return screened(whole, [held[i] for i in chosen], Placed(placement, tuple(files[i] for i in chosen), (), None))
 
 
 def placed_columns(placed: Mapping[int, Placed], texts: Texts, ranks: Sequence[int | None]) -> dict[str, NDArray[Any]]:

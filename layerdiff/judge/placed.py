@@ -14,7 +14,7 @@ from layerdiff.align.placement import PAD, Placement
 from layerdiff.align.runs import runs_of, text_of
 from layerdiff.judge.measuring import NUMBERS, Numbers
 from layerdiff.judge.tables import Source
-from layerdiff.measure.blocks import ArrayBlocks
+from layerdiff.measure.blocks import ArrayBlocks, Blocks
 from layerdiff.measure.screening import screen
 from layerdiff.measure.sums import SquareSum
 from layerdiff.trace.dtypes import Dtype, dtype_named
@@ -90,24 +90,29 @@ def joined(placement: Placement, shape: tuple[int, ...], parts: Sequence[Kept]) 
     return Kept(parts[0].dtype, np.ascontiguousarray(placement.joined([part.bits for part in parts], shape)))
 
 
-def screened(whole: Kept, parts: Sequence[Kept], placed: Placed, *, same: bool = False) -> tuple[Numbers, Placed]:
+def screened(whole: Kept, parts: Sequence[Kept], placed: Placed) -> tuple[Numbers, Placed]:
     """The logical tensor of the target's parts measured against the reference's, and each part by itself."""
     placement = placed.placement
     if placement.kind == "unknown":
         return put_apart(placement), placed
     stored = ArrayBlocks(whole.dtype, whole.bits)
-    if same or same_bits(placement, whole, parts):
-        placed = replace(placed, errors=(0.0,) * len(parts))
-        placed = replace(placed, equal=_agree(placement, [part.numbers for part in parts], placed.errors))
-        screening = vars(screen(stored, stored, same=True))
-    else:
-        errors = tuple(_error(placement, whole.numbers, part.numbers, rank) for rank, part in enumerate(parts))
-        placed = replace(placed, errors=errors, equal=_agree(placement, [part.numbers for part in parts], errors))
-        logical = joined(placement, whole.bits.shape, placed.standing(parts))
-        screening = vars(screen(stored, ArrayBlocks(logical.dtype, logical.bits)))
+    if same_bits(placement, whole, parts):
+        return all_equal(stored, placed)
+    errors = tuple(_error(placement, whole.numbers, part.numbers, rank) for rank, part in enumerate(parts))
+    placed = replace(placed, errors=errors, equal=_agree(placement, errors, parts))
+    logical = joined(placement, whole.bits.shape, placed.standing(parts))
+    screening = vars(screen(stored, ArrayBlocks(logical.dtype, logical.bits)))
     if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
         return Numbers({"source": int(Source.NOTHING)}, "cannot be compared by number"), placed
     return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}}), placed
+
+
+def all_equal(whole: Blocks, placed: Placed) -> tuple[Numbers, Placed]:
+    """Every part has the bits of its part of the whole."""
+    errors = (0.0,) * len(placed.files)
+    screening = vars(screen(whole, whole, same=True))
+    numbers = Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
+    return numbers, replace(placed, errors=errors, equal=_agree(placed.placement, errors))
 
 
 def put_apart(placement: Placement) -> Numbers:
@@ -162,10 +167,17 @@ def _flat(x: Array) -> Iterator[Array]:
         yield flat[begin : begin + _AT_ONCE]
 
 
-def _agree(placement: Placement, parts: Sequence[Array], errors: Sequence[float]) -> bool | None:
+def _agree(placement: Placement, errors: Sequence[float], parts: Sequence[Kept] = ()) -> bool | None:
     """Whether ranks that hold the same places hold the same numbers; parts without an error are the reference's own."""
+
+    def same(one: int, other: int) -> bool:
+        if errors[one] == errors[other] == 0.0:
+            return True
+        numbers = parts[one].numbers, parts[other].numbers
+        return bool(np.array_equal(*numbers, equal_nan=numbers[0].dtype.kind == "f"))
+
     if placement.kind == "replicated":
-        return all(_same(parts, errors, 0, rank) for rank in range(1, len(parts)))
+        return all(same(0, rank) for rank in range(1, len(errors)))
     if placement.kind != "sharded":
         return None
     held: dict[bytes, int] = {}
@@ -173,12 +185,5 @@ def _agree(placement: Placement, parts: Sequence[Array], errors: Sequence[float]
     for rank, at in enumerate(placement.positions):
         other = held.setdefault(at.tobytes(), rank)
         if other != rank:
-            same = _same(parts, errors, other, rank)
-            agree = same if agree is None else agree and same
+            agree = same(other, rank) if agree is None else agree and same(other, rank)
     return agree
-
-
-def _same(parts: Sequence[Array], errors: Sequence[float], one: int, other: int) -> bool:
-    if errors[one] == errors[other] == 0.0:
-        return True
-    return bool(np.array_equal(parts[one], parts[other], equal_nan=parts[one].dtype.kind == "f"))

@@ -15,6 +15,7 @@ import numpy as np
 
 from layerdiff.judge.issued import POINT_TO_POINT, Issued, issued
 from layerdiff.judge.tables import Verdict
+from layerdiff.progress import tell
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.reader import TraceFile
@@ -80,6 +81,7 @@ class Meetings:
         self._seats: dict[_Key, dict[int, Issued]] = {}
         self._order: list[dict[int, _Key]] = []
         for number, file in enumerate(self._files):
+            tell(number, len(self._files))
             self._order.append({})
             for call in issued(file, number):
                 key = _key(call)

@@ -44,11 +44,15 @@ class Place:
 
     def read(self, start: int, nbytes: int) -> NDArray[np.uint8]:
         """A run of `nbytes` bytes from byte `start` of the value, which must lie inside it; a new array."""
-        if start < 0 or nbytes < 0 or start + nbytes > self.nbytes:
-            raise ValueError(f"bytes {start} to {start + nbytes} are not all inside a value of {self.nbytes} bytes")
-        piece = np.empty(nbytes, np.uint8)
-        self.places.fill(piece, self.container, self.offset + start)
+        piece = np.empty(max(nbytes, 0), np.uint8)
+        self.fill(piece, start)
         return piece
+
+    def fill(self, out: NDArray[np.uint8], start: int) -> None:
+        """Read the bytes from byte `start` of the value on into `out`, which must end inside it."""
+        if start < 0 or start + out.nbytes > self.nbytes:
+            raise ValueError(f"bytes {start} to {start + out.nbytes} are not all inside a value of {self.nbytes} bytes")
+        self.places.fill(out, self.container, self.offset + start)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from layerdiff.compare import compare_traces
 from layerdiff.errors import TraceError
+from layerdiff.progress import tell
 from layerdiff.rows.table import Rows
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
@@ -99,6 +100,7 @@ async def test_that_reading_takes_long_is_said(monkeypatch: pytest.MonkeyPatch, 
     go_on = Event()
 
     def slow(meetings: object, comparison: Comparison, traces: Traces) -> None:
+        tell(1, 4)
         go_on.wait(20)
         raise TraceError("too late")
 
@@ -111,6 +113,7 @@ async def test_that_reading_takes_long_is_said(monkeypatch: pytest.MonkeyPatch, 
         app.push_screen(RanksScreen(Rows(made), row, Traces()))
         await pilot.pause(0.4)
         assert "reading the collectives from the traces of all ranks" in painted(app)
+        assert "25%  1 of 4  esc stops" in painted(app)
         assert "✗ rank 2" in painted(app)
         go_on.set()
         await settled(pilot)

@@ -23,6 +23,7 @@ from layerdiff.arithmetic.orders.replaying import Replayed
 from layerdiff.arithmetic.orders.summing import Summing, Taken
 from layerdiff.arithmetic.orders.tree import Tree
 from layerdiff.arithmetic.residual import ZMAX_LIMIT
+from layerdiff.progress import tell
 
 HEAT: Final = 64
 """Results that every hypothesis is tried on."""
@@ -177,10 +178,16 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp],
         line = np.concatenate([first, np.setdiff1d(line, first)])
     stand = [Standing(candidate, 0, 0, 0) for candidate in candidates]
     alive = list(range(len(stand)))
-    for part in _heats(line, course.situation.terms):
+    heats, done = list(_heats(line, course.situation.terms)), 0
+    ahead = sum(part.size for part in heats)
+    for part in heats:
         taken = course.summing.take(part)
+        total = done + ahead * len(alive)
         for i in alive:
+            tell(done, total)
             stand[i] = stand[i].plus(_standing(course, candidates[i], taken, part))
+            done += part.size
+        ahead -= part.size
         alive = [i for i in alive if 2 * stand[i].tried >= stand[i].asked and stand[i].made >= stand[i].tried - 1]
         if not alive:
             break

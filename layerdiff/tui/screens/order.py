@@ -1,7 +1,7 @@
 """`OrderScreen`: how one operator call added up, and why that is a defect or only another order.
 
-The call is added up again from the traces, by a thread that nothing waits for: a sum cannot be stopped in its middle, and neither
-escape nor leaving the program may take until its end. What still comes of it is dropped.
+The call is added up again from the traces, by a thread that nothing waits for: it stops where it next says how far it is, and neither
+escape nor leaving the program may take until then.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from textual.screen import Screen
 
 from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.errors import LayerdiffError
+from layerdiff.progress import listening
 from layerdiff.rows.cells import cell_width, shorten, visible, wrap
-from layerdiff.rows.figures import span
 from layerdiff.rows.operators import is_operator
 from layerdiff.rows.order import Side, order_lines, sides_of, title_line
 from layerdiff.rows.order_of_row import order_of_row
+from layerdiff.rows.pace import Pace
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
@@ -47,6 +48,10 @@ def open_order(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> Non
         return
     name = rows.names.full(int(rows.tree.place_of[row]))
     screen.app.push_screen(OrderScreen(name, lambda: order_of_row(traces, rows.comparison, row)))
+
+
+class _Left(Exception):
+    """The screen was left."""
 
 
 class OrderHead(Head):
@@ -130,6 +135,8 @@ class OrderScreen(Drilled):
         super().__init__()
         self._name_of_call, self._analyse = name, analyse
         self._began = monotonic()
+        self._pace = Pace()
+        self._left = False
         self.report: OrderReport | None = None
         self.why: str | None = None
         self.side: Side = "both"
@@ -170,13 +177,24 @@ class OrderScreen(Drilled):
     def _outcome(self, width: int) -> Message:
         """What the screen is told, from the thread."""
         try:
-            report = self._analyse()
+            with listening(self._hear):
+                report = self._analyse()
             order_lines(report, width)  # what takes long to word is remembered
             return self.Analysed(report)
-        except (LayerdiffError, OSError) as error:
+        except (LayerdiffError, OSError, _Left) as error:
             return self.Failed(str(error))
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
             return self.Failed(f"the analysis stopped: {type(error).__name__}: {error}")
+
+    def _hear(self, done: int, total: int) -> None:
+        """How far it is, from the thread."""
+        if self._left:
+            raise _Left
+        self._pace.to(done, total)
+
+    def on_unmount(self) -> None:
+        """Nobody waits for it any longer."""
+        self._left = True
 
     def on_order_screen_analysed(self, message: Analysed) -> None:
         """Show it."""
@@ -206,7 +224,7 @@ class OrderScreen(Drilled):
         elapsed = monotonic() - self._began
         if elapsed < _SOON_S:
             return []
-        return [line(("adding it up again, in every order that is known", Tone.DIM), (f"   {span(elapsed)}   esc stops", Tone.ACCENT))]
+        return [line(("adding it up again, in every order that is known: sums made", Tone.DIM)), line(), self._pace.line(width)]
 
     # actions
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar
+from time import monotonic
+from typing import Any, ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -15,9 +16,11 @@ from textual.worker import get_current_worker
 
 from layerdiff.errors import LayerdiffError
 from layerdiff.judge.tables import Placing
+from layerdiff.progress import listening
 from layerdiff.rows.cells import visible
 from layerdiff.rows.meeting_lines import meeting_lines
 from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
+from layerdiff.rows.pace import Pace
 from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
 from layerdiff.rows.section import said
 from layerdiff.rows.table import Rows
@@ -29,8 +32,9 @@ from layerdiff.tui.screens.base import Drilled, Head
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
-_SOON_S = 0.5
+_SOON_S: Final = 0.5
 """Before that nothing is said of how long reading takes."""
+_TICK_S: Final = 0.25
 
 
 def open_ranks(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> None:
@@ -39,6 +43,10 @@ def open_ranks(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> Non
         screen.notify("the target is one process: ranks are those of a folder of traces", timeout=4)
         return
     screen.app.push_screen(RanksScreen(rows, row, traces))
+
+
+class _Left(Exception):
+    """The screen was left."""
 
 
 class RanksHead(Head):
@@ -84,7 +92,9 @@ class RanksScreen(Drilled):
         self._reading = Lock()
         self._verdicts: dict[tuple[str, int, int], int] = {}
         self._values: list[PlacedValue] = []
-        self._slow = False
+        self._pace = Pace()
+        self._left = False
+        self._began = monotonic()
         self._met: list[Meeting] | str | None = None
         self._rows, self.row, self._traces = rows, row, traces
         self._placements = rows.placements
@@ -98,12 +108,13 @@ class RanksScreen(Drilled):
     def on_mount(self) -> None:
         """Show the site."""
         self.query_one(ScrolledLines).focus()
+        self._ticking = self.set_interval(_TICK_S, self._tick)
         self._show(self.row)
 
     def _show(self, row: int) -> None:
         self.row = row
-        self._met, self._slow = None, False
-        self.set_timer(_SOON_S, lambda: self._say_that_it_takes_long(row))
+        self._met, self._began = None, monotonic()
+        self._ticking.resume()
         comparison = self._rows.comparison
         name = self._rows.names.full(int(self._rows.tree.place_of[row]))
         values = values_of(comparison, self._placements, row)
@@ -123,8 +134,8 @@ class RanksScreen(Drilled):
         met: list[Line] = []
         if isinstance(self._met, str):
             met = said("  ∅", Tone.UNKNOWN, f"collectives are read from the traces: {visible(self._met)}", width)
-        elif self._met is None and self._slow:
-            met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM), ("   esc leaves", Tone.ACCENT))]
+        elif self._met is None and monotonic() - self._began > _SOON_S:
+            met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM)), self._pace.line(width)]
         elif self._met == [] and self._meetings and any(value.kind is Placing.PARTIAL for value in self._values):
             told = "no collective was issued inside this call: the parts of the sum are added up elsewhere, or nowhere"
             met = said("  ◇", Tone.NOTICE, told, width)
@@ -133,25 +144,37 @@ class RanksScreen(Drilled):
             met = meeting_lines(self._met, self._verdicts, width, outer=outer)
         return [*(lines or nothing_lines(comparison, width)), *([line()] if met else []), *met]
 
-    def _say_that_it_takes_long(self, row: int) -> None:
-        if self._met is None and row == self.row:
-            self._slow = True
+    def _tick(self) -> None:
+        if self._met is None:
             self._words(from_top=False)
+        else:
+            self._ticking.pause()
 
     @work(thread=True, exclusive=True, group="met", exit_on_error=False)
     def _meet(self, row: int) -> None:
         try:
             with self._reading:
                 if self._meetings is None:
-                    self._meetings = Meetings(self._rows.comparison, self._traces)
+                    with listening(self._hear):
+                        self._meetings = Meetings(self._rows.comparison, self._traces)
                     self._verdicts = verdicts_of(self._rows.comparison)
                 found: list[Meeting] | str = self._meetings.inside(row)
-        except (LayerdiffError, OSError) as error:
+        except (LayerdiffError, OSError, _Left) as error:
             found = str(error)
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
             found = f"reading stopped: {type(error).__name__}: {error}"
         if not get_current_worker().is_cancelled:
             self.post_message(self.Met(row, found))
+
+    def _hear(self, done: int, total: int) -> None:
+        """How many ranks are read, from the thread."""
+        if self._left:
+            raise _Left
+        self._pace.to(done, total)
+
+    def on_unmount(self) -> None:
+        """Nobody waits for it any longer."""
+        self._left = True
 
     def on_ranks_screen_met(self, message: Met) -> None:
         """Show them below the values."""

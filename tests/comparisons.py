@@ -66,6 +66,11 @@ def _outline(layers: int) -> tuple[list[str], list[str], list[int], list[int]]:
     return names, types, parents, layer
 
 
+def layer(number: int) -> list[str]:
+    """The sites of one layer."""
+    return [f"model.layers.{number}", *(f"model.layers.{number}.{name}" for name, _, _ in LAYER)]
+
+
 def sites_per_step(layers: int) -> int:
     """How many sites one forward has."""
     return 6 + layers * (1 + len(LAYER))

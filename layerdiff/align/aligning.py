@@ -35,7 +35,7 @@ def align(reference: Calls, target: Calls, rules: Sequence[RenameRule] = ()) -> 
     operators = pair_operators(sides, regions)
     paired = np.concatenate([modules[0], operators[0]]), np.concatenate([modules[1], operators[1]])
     alone = unpaired(sides, slots, paired, regions)
-    few = _few(sides, slots, paired[0].size)
+    few = _few(sides, slots, modules[0].size)
     return Alignment(
         pairs=_in_order(*paired),
         reference_only=alone.reference,
@@ -54,8 +54,12 @@ def _in_order(reference: NDArray[np.int64], target: NDArray[np.int64]) -> NDArra
 
 
 def _few(sides: Both[NamedCalls], slots: Slots, paired: int) -> str | None:
-    """In words, that under half of the calls of the smaller run pair; None where that is not so."""
-    inside = [int(np.count_nonzero((slot != OUTSIDE_STEPS) & ~side.dropped)) for slot, side in zip(slots.slot, sides, strict=True)]
+    """In words, that under half of the module calls of the smaller run pair; None where that is not so.
+
+    Operator calls do not count: one computation is made of many operators or of few.
+    """
+    compared = [side.is_module & ~side.dropped & (slot != OUTSIDE_STEPS) for slot, side in zip(slots.slot, sides, strict=True)]
+    inside = [int(np.count_nonzero(calls)) for calls in compared]
     if 2 * paired >= min(inside):
         return None
-    return f"only {paired} calls pair, of {inside[0]} in the reference and {inside[1]} in the target"
+    return f"only {paired} module calls pair, of {inside[0]} in the reference and {inside[1]} in the target"

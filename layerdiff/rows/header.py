@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
@@ -14,6 +16,7 @@ from layerdiff.rows.grouped import grouped
 from layerdiff.rows.placement_words import placed_text
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.saved.comparison import Comparison, Side
+from layerdiff.trace.schema import CallKind
 
 
 def coverage(comparison: Comparison) -> tuple[int, int]:
@@ -22,10 +25,15 @@ def coverage(comparison: Comparison) -> tuple[int, int]:
     return alignment.paired, alignment.paired + max(len(alignment.reference_only), len(alignment.target_only))
 
 
-def mostly_unpaired(comparison: Comparison) -> bool:
-    """Whether under half of the calls pair: then that is the news, and verdicts say little."""
-    paired, calls = coverage(comparison)
-    return paired * 2 < calls
+def mostly_unpaired(comparison: Comparison) -> str | None:
+    """`only 3 of 14 module calls pair`, where under half of the smaller run's do: then that is the news, and verdicts say little."""
+    sites = comparison.sites
+    modules = np.asarray(sites["kind"]) == CallKind.MODULE
+    ours, theirs = (modules & (np.asarray(sites[f"{side}_call"]) >= 0) for side in ("reference", "target"))
+    paired, calls = int(np.count_nonzero(ours & theirs)), int(min(np.count_nonzero(ours), np.count_nonzero(theirs)))
+    if comparison.reference is None or paired * 2 >= calls:
+        return None
+    return f"only {count(paired)} of {amount(calls, 'module call')} pair"
 
 
 def profile_name(comparison: Comparison) -> str:
@@ -95,9 +103,7 @@ def title(comparison: Comparison, width: int) -> Line:
 
 def answer(comparison: Comparison, *, pending: bool = False) -> Line:
     """The result in one line: the worst first, where it enters, and what was said before any layer is blamed."""
-    paired, calls = coverage(comparison)
-    if mostly_unpaired(comparison):
-        news = f"only {count(paired)} of {amount(calls, 'call')} pair"
+    if news := mostly_unpaired(comparison):
         return line(("! ", Tone.BROKEN), (news, Tone.STRONG), *_proposal(comparison))
     faults = [notice for notice in comparison.notices if notice.defect]
     if faults:

@@ -8,6 +8,8 @@ from typing import Final
 from layerdiff.align.alignment import Alignment
 from layerdiff.saved.comparison import AlignmentSummary, Unpaired
 
+PROPOSED: Final = "a rename rule would pair more"
+"""What a remark begins with that proposes one."""
 _NAMED: Final = 8
 """Ranks that are named; of more, how many they are."""
 
@@ -21,7 +23,7 @@ def alignment_summary(alignments: Sequence[Alignment], ranks: Sequence[int] | No
     """
     first = alignments[0]
     remarks = list(dict.fromkeys(remark for alignment in alignments for remark in alignment.remarks))
-    remarks += [f"a rename rule would pair more: target = '{rule.target}', reference = '{rule.reference}'" for rule in first.proposed]
+    remarks += [f"{PROPOSED}: target = '{rule.target}', reference = '{rule.reference}'" for rule in first.proposed]
     paired = sum(len(alignment.pairs) for alignment in alignments)
     if ranks is None:
         reference = [one for alignment in alignments for one in _alone(alignment.sites.reference, alignment.reference_only)]

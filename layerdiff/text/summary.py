@@ -22,6 +22,7 @@ from layerdiff.rows.grouped import Group, explained, grouped
 from layerdiff.rows.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
 from layerdiff.rows.placement_words import origin_text, placed_text
 from layerdiff.rows.tones import Line, Tone, line, mark
+from layerdiff.saved.alignment_summary import PROPOSED
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.placements import Placements
 from layerdiff.trace.schema import CallKind
@@ -33,8 +34,8 @@ _MOST_UNPAIRED = 5
 def summary(comparison: Comparison) -> list[Line]:
     """The lines, of any width: a terminal wraps them, a file keeps them whole."""
     lines = _compared(comparison)
-    if mostly_unpaired(comparison):
-        lines = [*_unpaired_first(comparison), line(), *lines]
+    if news := mostly_unpaired(comparison):
+        lines = [*_unpaired_first(comparison, news), line(), *lines]
     lines += _notices(comparison)
     lines += [line(), _verdict(comparison)]
     lines += _origins(comparison)
@@ -104,9 +105,7 @@ def _not_comparable(comparison: Comparison) -> list[Line]:
     return [line((f"           {amount(len(rows), 'paired call')} not comparable, first {first}: {reason}", Tone.NOTICE))]
 
 
-def _unpaired_first(comparison: Comparison) -> list[Line]:
-    paired, calls = coverage(comparison)
-    news = f"only {count(paired)} of {amount(calls, 'call')} pair"
+def _unpaired_first(comparison: Comparison, news: str) -> list[Line]:
     lines = [line(("! ", Tone.BROKEN), (news, Tone.STRONG), ": the two models name their modules differently")]
     lines += [line(f"  {visible(remark)}") for remark in comparison.alignment.remarks]
     for word, alone in (("reference", comparison.alignment.reference_only), ("target", comparison.alignment.target_only)):
@@ -221,7 +220,7 @@ def _next(comparison: Comparison) -> list[Line]:
             line(("report   ", Tone.DIM), (f"layerdiff report {both} -f markdown -o issue.md", Tone.ACCENT)),
             *([line(("bundle   ", Tone.DIM), (f"layerdiff report {both} -f bundle -o bundle", Tone.ACCENT))] if calls else []),
         ]
-    if mostly_unpaired(comparison):
+    if mostly_unpaired(comparison) and any(remark.startswith(PROPOSED) for remark in comparison.alignment.remarks):
         return [
             line(("next     ", Tone.DIM), ("write the rule into rules.toml, as a table [[rename]] with its two keys, then", Tone.PLAIN)),
             line(("         ", Tone.DIM), (f"layerdiff diff {both} --profile rules.toml", Tone.ACCENT)),

@@ -119,7 +119,13 @@ def test_runs_without_calls() -> None:
 
 def test_few_pairs_are_said_first() -> None:
     found = align(calls("- : M", *(f"  a{i} : A" for i in range(4))), calls("- : M", *(f"  b{i} : B" for i in range(4))))
-    assert "only 1 calls pair, of 5 in the reference and 5 in the target" == found.remarks[0]
+    assert "only 1 module calls pair, of 5 in the reference and 5 in the target" == found.remarks[0]
+
+
+def test_operators_that_do_not_pair_are_no_reason_to_rename_modules() -> None:
+    few, many = (calls("- : M", "  a : A", *(f"    a/aten.{name}.default#{i}" for i in range(9))) for name in ("mul", "add"))
+    found = align(few, many)
+    assert ((), ()) == (found.remarks, found.proposed)
 
 
 @st.composite

@@ -8,9 +8,10 @@ import pytest
 
 from layerdiff.diagnose.findings import Notice
 from layerdiff.judge.tables import Verdict
+from layerdiff.saved.alignment_summary import PROPOSED
 from layerdiff.text.render import render
 from layerdiff.text.summary import summary
-from tests.comparisons import comparison
+from tests.comparisons import comparison, layer
 from tests.ranked import four_ranks
 
 NORM = "model.layers.3.input_layernorm"
@@ -46,9 +47,12 @@ def test_a_clean_pair() -> None:
 
 
 def test_mostly_unpaired_comes_first_with_its_proposal() -> None:
-    found = plain(reference_only=["lm_head"] * 500, remarks=["rename target encoder.(.*) to model.\\1"])
-    assert found[0].startswith("! only ")
-    assert found[1] == "  rename target encoder.(.*) to model.\\1"
+    rule = f"{PROPOSED}: target = 'encoder.(.*)', reference = 'model.\\1'"
+    found = plain(layers=2, reference_only=layer(0), target_only=layer(1), remarks=[rule])
+    assert found[:2] == ["! only 6 of 19 module calls pair: the two models name their modules differently", f"  {rule}"]
+    assert found[-1] == "         layerdiff diff reference.h5 target.h5 --profile rules.toml"
+    assert "rules.toml" not in "".join(plain(layers=2, reference_only=layer(0), target_only=layer(1)))  # where no rule is known
+    assert "! only" not in "".join(plain(layers=2, reference_only=layer(0)))  # all that the target has pairs
 
 
 def test_a_notice_that_is_a_defect_is_first_of_the_notices() -> None:

@@ -15,7 +15,7 @@ _END = "  esc stops "
 
 
 class Pace:
-    """How far something is, and how fast it goes."""
+    """How far something is, and how fast it goes; of a total that nobody knows yet there is only the bar."""
 
     def __init__(self, said: Callable[[float], str] = lambda number: count(round(number))) -> None:
         """`said`: an amount in words."""
@@ -35,7 +35,7 @@ class Pace:
         share = min(1.0, self._done / self._total) if self._total > 0 else 0.0
         elapsed = monotonic() - began
         rate = (self._done - before) / elapsed if elapsed > _SOON_S else 0.0
-        words = f"{share:4.0%}  {self._said(self._done)} of {self._said(self._total)}"
+        words = f"{share:4.0%}  {self._said(self._done)} of {self._said(self._total)}" if self._total > 0 else ""
         if rate > 0:
             words += f"  {self._said(rate)}/s  {span(max(0, self._total - self._done) / rate)} left"
         room = max(0, width - cell_width(words) - len(_END) - 6)

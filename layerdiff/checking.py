@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from layerdiff.checkpoint.weights import weights_of
 from layerdiff.compare import judge_again, side_of
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.programs import notices_of_programs
@@ -17,22 +19,24 @@ from layerdiff.trace.reader import Trace, open_trace
 from layerdiff.trace.schema import CallKind
 
 
-def check_ranks(target: str | Path, *, profile: str | Path | Profile = "strict") -> Comparison:
+def check_ranks(target: str | Path, *, profile: str | Path | Profile = "strict", checkpoints: Sequence[str | Path] = ()) -> Comparison:
     """Check the trace of a run of many ranks by itself: its collectives, and what ranks must hold alike (docs/parallel.md).
 
     Raises:
         TraceError: it cannot be read.
+        CheckpointError: a checkpoint cannot be read.
         ProfileError: the profile is wrong.
         ComparisonError: it holds fewer than two ranks.
     """
     chosen = load_profile(profile)
-    trace = open_trace(target)
+    trace = open_trace(target, weights=weights_of(checkpoints))
     _require_ranks(trace)
     sites, pairs, texts, found = ranks_alone(trace.files)
     notices = [*_incomplete(trace), *notices_of_ranks(trace.files), *notices_of_programs(found, sites, texts)]
     if not (sites["kind"] == CallKind.COLLECTIVE).any():
         notices.append(Notice("no-collectives", "no collective was recorded: only modules that ranks were given alike are checked"))
     comparison = Comparison(None, side_of(trace), chosen.to_json(), texts, sites, pairs, tuple(notices), found=tuple(found))
+    comparison = replace(comparison, checkpoints=tuple(map(str, checkpoints)))
     return judge_again(comparison, profile=chosen)
 
 

@@ -7,7 +7,7 @@ screen can be painted from the indexes at once; `judge_again` re-judges stored n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
+from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.judging_ranks import judge_ranks
@@ -73,17 +74,20 @@ def compare_traces(
     again: str | Path | None = None,
     baseline: str | Path | None = None,
     trust: Collection[str] = (),
+    checkpoints: Sequence[str | Path] = (),
 ) -> Comparison:
     """Compare two traces; `again` and `baseline` are further ones, as in `with_further_runs`.
 
-    `trust`: namespaces beside ATen (`npu`) whose operators a trace may have run again on this machine.
+    `trust`: namespaces beside ATen (`npu`) whose operators a trace may have run again on this machine. `checkpoints`: safetensors files, or
+    folders of them, that have the bytes of weights that were recorded by their fingerprints only.
 
     Raises:
         TraceError: one cannot be read.
+        CheckpointError: a checkpoint cannot be read.
         ProfileError: the profile is wrong.
         ComparisonError: nothing of the two pairs.
     """
-    *_, last = compare_in_steps(reference, target, profile=profile, trust=trust)
+    *_, last = compare_in_steps(reference, target, profile=profile, trust=trust, checkpoints=checkpoints)
     return with_further_runs(last.comparison, profile=profile, again=again, baseline=baseline)
 
 
@@ -93,6 +97,7 @@ def compare_in_steps(
     *,
     profile: str | Path | Profile = "strict",
     trust: Collection[str] = (),
+    checkpoints: Sequence[str | Path] = (),
     snapshot_seconds: float = SNAPSHOT_SECONDS,
 ) -> Iterator[Progress]:
     """Compare two traces, handing out the state at once, then every half second, then the result.
@@ -100,7 +105,8 @@ def compare_in_steps(
     A `Progress` has to be asked for its comparison before the next one is. Raises as `compare_traces`.
     """
     chosen = load_profile(profile)
-    traces = Both(open_trace(reference), open_trace(target))
+    weights = weights_of(checkpoints)
+    traces = Both(open_trace(reference, weights=weights), open_trace(target, weights=weights))
     tables, alignments = _align(traces, chosen)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
@@ -114,7 +120,8 @@ def compare_in_steps(
     def judge() -> Comparison:
         described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
         parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
-        return _judged(replace(described, found=tuple(found), placed=parts), chosen, None if ranked else files, told)
+        described = replace(described, found=tuple(found), placed=parts, checkpoints=tuple(map(str, checkpoints)))
+        return _judged(described, chosen, None if ranked else files, told)
 
     if isinstance(tables, RankedTables):
         parts = Both(tables.ours, tables.ranks)
@@ -169,7 +176,8 @@ def with_further_runs(
         raise ComparisonError("A further run is held against the reference, and this comparison has none.")
     reference, chosen = comparison.reference.path, load_profile(profile)
     if baseline is not None:
-        traces = Both(open_trace(reference), open_trace(baseline))
+        weights = weights_of(comparison.checkpoints)
+        traces = Both(open_trace(reference, weights=weights), open_trace(baseline, weights=weights))
         tables, _ = _align(traces, chosen)
         sites, pairs = tables.columns()
         for _ in fill(pairs, sites, tables.texts, traces.map(lambda trace: trace.files)):
@@ -181,8 +189,9 @@ def with_further_runs(
 
 
 def _with_second_run(comparison: Comparison, reference: str, profile: Profile, again: str | Path) -> Comparison:
-    second = compare_traces(reference, again, profile=profile)
-    traces = Both(open_trace(comparison.target.path), open_trace(again))
+    second = compare_traces(reference, again, profile=profile, checkpoints=comparison.checkpoints)
+    weights = weights_of(comparison.checkpoints)
+    traces = Both(open_trace(comparison.target.path, weights=weights), open_trace(again, weights=weights))
     tables, _ = _align(traces, replace(profile, renames=()))  # renames are from the target's names to the reference's
     sites, pairs = tables.columns()
     noise = self_noise(sites, pairs, tables.texts, traces.map(lambda trace: trace.files))

@@ -10,6 +10,7 @@
     ├── RecorderError           a recording cannot start
     │   └── TorchMissingError   torch is not installed; an ImportError too
     ├── ProfileError            a profile or rules file is wrong
+    ├── CheckpointError         a checkpoint cannot be read
     └── ComparisonError         two traces, or a saved comparison, cannot be used
 
 A message says what is wrong, where, and the next step. A difference between two runs is a
@@ -60,6 +61,10 @@ class TorchMissingError(RecorderError, ImportError):
 
 class ProfileError(LayerdiffError):
     """A profile (TOML) has an unknown key, or a value of the wrong kind."""
+
+
+class CheckpointError(LayerdiffError):
+    """A checkpoint is not there, or is no safetensors file."""
 
 
 class ComparisonError(LayerdiffError):

@@ -11,20 +11,24 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from layerdiff.cli.parameters import UsageError
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from layerdiff.compare import Progress
     from layerdiff.saved.comparison import Comparison
 
 _PATIENCE_SECONDS: Final = 0.5
 
 
-def compared(reference: str, target: str, profile: str, *, trust: tuple[str, ...] = ()) -> Comparison:
+def compared(reference: str, target: str, profile: str, *, trust: tuple[str, ...] = (), checkpoints: tuple[Path, ...] = ()) -> Comparison:
     """Compare two traces to the end."""
     from layerdiff.compare import compare_in_steps, compare_traces
 
     if not sys.stderr.isatty():
-        return compare_traces(reference, target, profile=profile, trust=trust)
-    return _with_bar(compare_in_steps(reference, target, profile=profile, trust=trust))
+        return compare_traces(reference, target, profile=profile, trust=trust, checkpoints=checkpoints)
+    return _with_bar(compare_in_steps(reference, target, profile=profile, trust=trust, checkpoints=checkpoints))
 
 
 def _with_bar(steps: Iterator[Progress]) -> Comparison:
@@ -61,18 +65,27 @@ def saved(path: str, profile: str | None) -> Comparison:
     return judge_again(comparison, profile=profile)
 
 
-def compared_or_saved(first: str, target: str | None, profile: str | None) -> Comparison:
+def compared_or_saved(first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...] = ()) -> Comparison:
     """`RUN.ldiff`, or two traces."""
     if target is not None:
-        return compared(first, target, profile or "strict")
+        return compared(first, target, profile or "strict", checkpoints=checkpoints)
+    _refuse(checkpoints)
     return saved(first, profile)
 
 
-def in_steps_or_saved(first: str, target: str | None, profile: str | None) -> Iterator[Progress] | Comparison:
+def _refuse(checkpoints: tuple[Path, ...]) -> None:
+    if checkpoints:
+        raise UsageError("--checkpoint goes with two traces: a saved comparison has its own, as diff was given them.")
+
+
+def in_steps_or_saved(
+    first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...] = ()
+) -> Iterator[Progress] | Comparison:
     """As `compared_or_saved`, for a screen that fills in. What cannot be read is raised here, before there is a screen."""
     if target is None:
+        _refuse(checkpoints)
         return saved(first, profile)
     from layerdiff.compare import compare_in_steps
 
-    steps = compare_in_steps(first, target, profile=profile or "strict")
+    steps = compare_in_steps(first, target, profile=profile or "strict", checkpoints=checkpoints)
     return chain([next(steps)], steps)

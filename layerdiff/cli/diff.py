@@ -8,6 +8,7 @@ from layerdiff.cli.parameters import (
     AGAIN,
     ALONE,
     BASELINE,
+    CHECKPOINT,
     JSON,
     KEEP,
     PROFILE,
@@ -19,7 +20,7 @@ from layerdiff.cli.parameters import (
     sites_bound,
 )
 
-PARAMETERS = (REFERENCE, TARGET_UNLESS_ALONE, ALONE, KEEP, PROFILE, AGAIN, BASELINE, JSON, SITES, TRUST)
+PARAMETERS = (REFERENCE, TARGET_UNLESS_ALONE, ALONE, KEEP, PROFILE, AGAIN, BASELINE, CHECKPOINT, JSON, SITES, TRUST)
 
 
 def run(
@@ -30,6 +31,7 @@ def run(
     profile: str,
     again: str | None,
     baseline: str | None,
+    checkpoints: tuple[Path, ...],
     json: str | None,
     sites: str,
     trust_ops: tuple[str, ...],
@@ -45,12 +47,12 @@ def run(
         _refuse_with_self(target, again, baseline, trust_ops)
         from layerdiff.checking import check_ranks
 
-        return answer(check_ranks(reference, profile=profile), keep=output, json=json, sites=bound)
+        return answer(check_ranks(reference, profile=profile, checkpoints=checkpoints), keep=output, json=json, sites=bound)
     if target is None:
         raise UsageError("diff compares two traces: name the target too. --self checks the ranks of one by themselves.")
     from layerdiff.cli.comparing import compared
 
-    comparison = compared(reference, target, profile, trust=trust_ops)
+    comparison = compared(reference, target, profile, trust=trust_ops, checkpoints=checkpoints)
     if again is not None or baseline is not None:
         from layerdiff.compare import with_further_runs
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from click import Choice, Option
 
 from layerdiff.cli.command import Argument
-from layerdiff.cli.parameters import PATH, UsageError
+from layerdiff.cli.parameters import CHECKPOINT, PATH, UsageError
 
 if TYPE_CHECKING:
     from layerdiff.arithmetic.orders.analysis import OrderReport
@@ -30,6 +30,7 @@ PARAMETERS = (
     Option(["--occurrence"], metavar="N", type=int, help="Which call of the module in that step; else the first."),
     Option(["--rank"], metavar="N", type=int, help="Which rank's recording; else the first that has the site."),
     Option(["--tree", "trees"], metavar="PROBE.json", multiple=True, type=PATH, help="An order to try: of layerdiff probe, or a tree."),
+    CHECKPOINT,
     Option(["--json"], metavar="FILE|-", help="Write the result as JSON; - is stdout (the text is then on stderr)."),
     Option(["-f", "--format", "format_name"], type=Choice(["text", "markdown"]), default="text", show_default=True, help="Of the text."),
     Option(["-o", "--output"], metavar="FILE", type=PATH, help="Write to a file instead of stdout."),
@@ -46,6 +47,7 @@ def run(
     occurrence: int | None,
     rank: int | None,
     trees: tuple[Path, ...],
+    checkpoints: tuple[Path, ...],
     json: str | None,
     format_name: str,
     output: Path | None,
@@ -62,7 +64,7 @@ def run(
     from layerdiff.cli.streams import out, talk
 
     *paths, site = words
-    report = _analysed(paths, site, step, occurrence, rank, tuple(tree for path in trees for tree in _trees(path)))
+    report = _analysed(paths, checkpoints, site, step, occurrence, rank, tuple(tree for path in trees for tree in _trees(path)))
     if json is not None:
         from layerdiff.report.order_json import order_as_json_text
 
@@ -84,12 +86,20 @@ def run(
 
 
 def _analysed(
-    paths: list[str], site: str, step: int | None, occurrence: int | None, rank: int | None, trees: tuple[tuple[str, Tree], ...]
+    paths: list[str],
+    checkpoints: tuple[Path, ...],
+    site: str,
+    step: int | None,
+    occurrence: int | None,
+    rank: int | None,
+    trees: tuple[tuple[str, Tree], ...],
 ) -> OrderReport:
+    from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order import order_of_pair, order_of_trace
     from layerdiff.trace.reader import open_trace
 
-    traces = [open_trace(path) for path in paths]
+    weights = weights_of(checkpoints)
+    traces = [open_trace(path, weights=weights) for path in paths]
     with _patience():
         if len(traces) == 1:
             return order_of_trace(traces[0], site, step=step, occurrence=occurrence, rank=rank, trees=trees)

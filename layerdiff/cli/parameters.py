@@ -29,6 +29,13 @@ BASELINE = click.Option(
     ["--baseline"], metavar="TRACE", help="A run that is right, such as bf16: is the target worse than it? Decides no verdict."
 )
 TRUST = click.Option(["--trust-ops"], metavar="NS", multiple=True, help="Run operators of this namespace again, too, such as npu.")
+CHECKPOINT = click.Option(
+    ["--checkpoint", "checkpoints"],
+    metavar="DIR",
+    multiple=True,
+    type=PATH,
+    help="Safetensors of the weights, where a trace has no bytes of them.",
+)
 SITES = click.Option(["--sites"], metavar="N|all", default="10000", show_default=True, help="How many sites the JSON lists.")
 
 

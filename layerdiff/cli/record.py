@@ -30,7 +30,11 @@ PARAMETERS = (
     Option(["--steps"], metavar="0,3:5", help="Only these forwards, from 0, ends excluded."),
     Option(["--ranks"], metavar="0,1", help="Only these ranks."),
     Option(["--keep"], metavar="[GLOB=]POLICY,...", help="full, statistics, or a budget such as full:2GB."),
-    Option(["--weights"], metavar="none|used|all", help="Weights to keep; used with --operators, else none."),
+    Option(
+        ["--weights"],
+        metavar="none|used|all|checkpoint",
+        help="Weights to keep; used with --operators, else none. checkpoint: buffers only.",
+    ),
     Option(["--plan"], is_flag=True, help="Say how much would be recorded, and record nothing."),
 )
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # what follows SCRIPT belongs to it, `--` or not

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from click import Option
 
-from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET, PATH, UsageError
+from layerdiff.cli.parameters import CHECKPOINT, FIRST, MAYBE_PROFILE, MAYBE_TARGET, PATH, UsageError
 
 if TYPE_CHECKING:
     from layerdiff.saved.comparison import Comparison
@@ -22,6 +22,7 @@ PARAMETERS = (
     Option(["--order", "orders"], metavar="SITE", multiple=True, help="Markdown: how this operator call added up; may be repeated."),
     Option(["--sites"], metavar="N", type=int, default=10, show_default=True, help="Bundle: at most so many origins."),
     MAYBE_PROFILE,
+    CHECKPOINT,
 )
 
 
@@ -34,6 +35,7 @@ def run(
     orders: tuple[str, ...],
     sites: int,
     profile: str | None,
+    checkpoints: tuple[Path, ...],
 ) -> int:
     """Write the findings as markdown, JSON, JUnit or a bundle.
 
@@ -55,7 +57,7 @@ def run(
         raise UsageError("--site chooses what is bundled: it needs -f bundle.")
     if orders and format_name != "markdown":
         raise UsageError(f"--order adds to markdown, not to {format_name}; layerdiff order --json writes it as JSON.")
-    comparison = compared_or_saved(first, target, profile)
+    comparison = compared_or_saved(first, target, profile, checkpoints)
     if bundle:
         from layerdiff.report.bundle import said, write_bundle
 
@@ -75,11 +77,13 @@ def run(
 
 def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
     """The markdown, with how the calls at these sites added up."""
+    from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order import order_of_pair
     from layerdiff.report.markdown import as_markdown
     from layerdiff.trace.reader import open_trace
 
     if comparison.reference is None:
         raise UsageError("--order adds a call of two runs up again; layerdiff order TRACE SITE asks that of one.")
-    reference, target = open_trace(comparison.reference.path), open_trace(comparison.target.path)
+    weights = weights_of(comparison.checkpoints)
+    reference, target = (open_trace(side.path, weights=weights) for _, side in comparison.sides)
     return as_markdown(comparison, orders=[order_of_pair(reference, target, site) for site in sites])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from layerdiff.cli.parameters import FIRST, MAYBE_PROFILE, MAYBE_TARGET
+from layerdiff.cli.parameters import CHECKPOINT, FIRST, MAYBE_PROFILE, MAYBE_TARGET
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from layerdiff.saved.comparison import Comparison
 
-PARAMETERS = (FIRST, MAYBE_TARGET, MAYBE_PROFILE)
+PARAMETERS = (FIRST, MAYBE_TARGET, MAYBE_PROFILE, CHECKPOINT)
 
 
-def run(first: str, target: str | None, profile: str | None) -> int:
+def run(first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...]) -> int:
     """Browse where two runs part, in the terminal.
 
     Without a terminal it prints the summary. Exits as diff does.
@@ -20,14 +22,14 @@ def run(first: str, target: str | None, profile: str | None) -> int:
     from layerdiff.cli.streams import is_terminal
 
     if is_terminal():
-        return browse(first, target, profile)
+        return browse(first, target, profile, checkpoints)
     from layerdiff.cli.answering import answer
     from layerdiff.cli.comparing import compared_or_saved
 
-    return answer(compared_or_saved(first, target, profile))
+    return answer(compared_or_saved(first, target, profile, checkpoints))
 
 
-def browse(first: str, target: str | None, profile: str | None) -> int:
+def browse(first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...] = ()) -> int:
     """The terminal; what it showed last is the exit code, as of diff."""
     import gc
     import os
@@ -39,7 +41,7 @@ def browse(first: str, target: str | None, profile: str | None) -> int:
     from layerdiff.cli.exits import INTERRUPTED, UNUSABLE, code_of
     from layerdiff.tui.app import LayerdiffApp
 
-    shown = in_steps_or_saved(first, target, profile)
+    shown = in_steps_or_saved(first, target, profile, checkpoints)
     app = LayerdiffApp(shown, rejudge=_rejudge)
     app.run()
     if app.return_code:

@@ -18,7 +18,7 @@ from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_ra
 from layerdiff.diagnose.ranks import findings_of_ranks
 from layerdiff.judge.exact import Found, can_judge_exactly
 from layerdiff.judge.ranked import RankedTables
-from layerdiff.judge.tables import BEYOND, BY_THRESHOLDS, Verdict
+from layerdiff.judge.tables import BEYOND, BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
@@ -102,7 +102,7 @@ def judge_programs_of_ranks(
             sites["exact"][row], sites["exact_rule"][row] = int(Verdict.INHERITED), rule
     for row, why in meant.unjudged.items() if meant is not None else ():
         if sites["exact"][row] == BY_THRESHOLDS and sites["statement"][row] < 0:
-            sites["statement"][row] = tables.texts.intern(f"judged by thresholds: {why}")
+            sites["statement"][row] = tables.texts.intern(LEFT_TO_THRESHOLDS + why)
 
 
 def judge_calls(

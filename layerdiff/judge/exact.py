@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
-from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Source, Texts, Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, Role
 
@@ -111,8 +111,8 @@ def _fill(
         if is_module:
             if call not in judged.judged and reason is None:
                 continue
-            if call in judged.not_kept:
-                sites["statement"][row] = texts.intern(f"judged by thresholds: {reason}")
+            if call in judged.by_thresholds:
+                sites["statement"][row] = texts.intern(LEFT_TO_THRESHOLDS + str(reason).removeprefix("opaque: "))
                 continue
             same = paired and outputs[row] and equal_out[row]
             verdict = Verdict.IDENTICAL if same else Verdict.INHERITED if reason is None else Verdict.NOT_COMPARABLE

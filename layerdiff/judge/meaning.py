@@ -49,6 +49,7 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     theirs = programs.run("target")
     said.opaque = theirs.opaque
     ours, kept = with_decisions(setting, programs, theirs, said)
+    said.unheld = {programs.aligned.get(call, -1) for call, _ in ours.opaque} & {call for call, _ in theirs.opaque}
     opaque = {call for call, _ in (*theirs.opaque, *ours.opaque)}
     told = [cut for cut in differing if not opaque or not (opaque & (cone(programs, "target", cut) | cone(programs, "reference", cut)))]
     faults, ours = _faults(setting, programs, wiring, theirs, ours, kept, told, said)

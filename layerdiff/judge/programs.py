@@ -57,8 +57,10 @@ class Judgement:
     excused: dict[int, str] = field(default_factory=dict)
     unjudged: dict[int, str] = field(default_factory=dict)
     """Why a call of the target (a module's: its body) could not be judged."""
-    not_kept: set[int] = field(default_factory=set)
-    """Those of them for which bytes were not kept: statistics may still tell."""
+    by_thresholds: set[int] = field(default_factory=set)
+    """Those of the modules of which thresholds may still tell: bytes were not kept, or a call of theirs could not be judged."""
+    held: set[int] = field(default_factory=set)
+    """The target's calls that could not be run, and whose results were held against what the reference's program makes."""
     unwritten: set[int] = field(default_factory=set)
     """The target's calls that return memory without writing to it."""
     judged: set[int] = field(default_factory=set)
@@ -96,7 +98,20 @@ def judge_programs(
         done += 1
         if done % 64 == 0:
             yield done, total, found
+    for body in all_bodies:
+        _leave_to_thresholds(body, found)
     yield total, total, found
+
+
+def _leave_to_thresholds(body: Body, found: Judgement) -> None:
+    """Nothing is said of a body with a call that was neither replayed nor held against anything, unless something was found in it."""
+    call = body.calls[1]
+    unknown = [item for item in body.items.target if item in found.unjudged and item not in found.held]
+    if call not in found.judged or not unknown or any(local.calls[1] in body.items.target and not local.notice for local in found.findings):
+        return
+    found.unjudged[call] = found.unjudged[unknown[0]]
+    found.by_thresholds.add(call)
+    found.judged.difference_update(body.dissolved.target)
 
 
 class _Judge:
@@ -168,7 +183,7 @@ class _Judge:
         except CannotReplay as refusal:
             found.unjudged[body.calls[1]] = str(refusal)
             if isinstance(refusal, NotRecorded):
-                found.not_kept.add(body.calls[1])
+                found.by_thresholds.add(body.calls[1])
             return
         found.compared += said.compared
         found.same += said.same
@@ -177,6 +192,8 @@ class _Judge:
         found.findings += self._sources(body, incoming)
         for call, reason in said.opaque:
             found.unjudged.setdefault(call, f"opaque: {reason}")
+            if call not in said.unheld:
+                found.held.add(call)
         found.judged.add(body.calls[1])
         found.judged.update(body.dissolved.target)
 

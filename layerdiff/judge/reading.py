@@ -1,6 +1,6 @@
 """`Reading`: recorded values as arrays, from a bounded cache.
 
-Where one run kept no bytes of a value (weights=none, statistics only), those of a value of the other run with the same
+Where one run kept no bytes of a value (no weights, statistics only), those of a value of the other run with the same
 fingerprint and dtype are the same bits, and are read in their place.
 """
 

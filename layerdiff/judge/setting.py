@@ -42,6 +42,8 @@ class BodyVerdict:
     findings: list[Local] = field(default_factory=list)
     opaque: list[tuple[int, str]] = field(default_factory=list)
     """The target's calls that could not be run, and why."""
+    unheld: set[int] = field(default_factory=set)
+    """Those of them whose partner could not be run either: what they make was taken for both, and held against nothing."""
     compared: int = 0
     """Cuts."""
     same: int = 0

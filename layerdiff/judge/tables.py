@@ -23,7 +23,9 @@ _REAL: Final = np.dtype("<f8")
 BEYOND: Final = "arithmetic: recorded over predicted spread"
 """The rule of a recorded value that lies further from what its program makes than rounding explains."""
 BY_THRESHOLDS: Final = 255
-"""In the column `exact`: no operators were recorded here."""
+"""In the column `exact`: operators say nothing here."""
+LEFT_TO_THRESHOLDS: Final = "judged by thresholds: "
+"""What the statement of a site begins with where operators were recorded, and could not say anything; why follows."""
 
 _SAMPLED: Final = " rows sampled"
 

@@ -100,7 +100,6 @@ class Calls:
         self.writing = Writing()
         """The collectives under way."""
         self._weights = Weights(self.values, options.weights, measures=sink.measures)
-        self._weights_policy = self._weights.policy
         self._before_all = Policy(budget=OUTSIDE_BYTES)
         self._outside_policy = Policy()
         self._named: NamedStorages = {}
@@ -230,7 +229,7 @@ class Calls:
             if found is not None:
                 places, kind = found
                 name = places.get((tensor.storage_offset(), tensor.shape, tensor.stride()))
-                return self._weights_policy, kind if name is not None else ValueKind.ACTIVATION, name
+                return self._weights.policies[kind], kind if name is not None else ValueKind.ACTIVATION, name
         if call is not None:
             return call.site.policy, ValueKind.ACTIVATION, None
         return self._outside_policy if self._roots else self._before_all, ValueKind.ACTIVATION, None

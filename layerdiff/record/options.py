@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from layerdiff.errors import RecorderError
 from layerdiff.record.keep import Keep
 
-Weights = Literal["none", "used", "all"]
+Weights = Literal["none", "used", "all", "checkpoint"]
 DEFAULT_QUEUE_BYTES: Final = 512 * 1024 * 1024
 
 

@@ -52,8 +52,9 @@ class Recorder:
         steps: Which forwards of the root, as `0,3:5` (end exclusive); None for all.
         ranks: Which processes of a distributed run record; None for all.
         keep: `full`, `statistics` or `full:2GB`, for some modules as `GLOB=POLICY`; see `keep.py`.
-        weights: Whose bytes are kept: `none`, `used` (by a recorded call) or `all`. Their statistics and
-            fingerprints are recorded in any case. None: `used` where operators are recorded, else `none`.
+        weights: Whose bytes are kept: `none`, `used` (by a recorded call), `all`, or `checkpoint`: of buffers alone, since the checkpoint
+            that was loaded has the parameters (`diff --checkpoint`). Their statistics and fingerprints are recorded in any case.
+            None: `used` where operators are recorded, else `none`.
         operators: Whether every operator that runs inside a module is recorded, with its operands; or globs of the module
             paths where. Such a trace can be judged exactly.
         fingerprints: Whether values get fingerprints. Without them equal bits cannot be told unless bytes are kept.

@@ -20,7 +20,7 @@ from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
 from layerdiff.trace.schema import ValueKind
 
-NO_BYTES: Final = "weight bytes not recorded: weights=none"
+NO_BYTES: Final = "weight bytes not recorded, pass --checkpoint"
 
 
 class _NoBytes(Policy):
@@ -33,7 +33,12 @@ class Weights:
 
     def __init__(self, values: Values, choice: Choice, *, measures: bool) -> None:
         self._values = values
-        self.policy: Policy = _NoBytes(bytes_kept=False) if choice == "none" else Policy()
+        nothing, all_of_it = _NoBytes(bytes_kept=False), Policy()
+        self.policies: dict[ValueKind, Policy] = {
+            ValueKind.PARAMETER: nothing if choice in ("none", "checkpoint") else all_of_it,
+            ValueKind.BUFFER: nothing if choice == "none" else all_of_it,  # many are in no checkpoint
+        }
+        """What is kept of each kind."""
         self._measures = measures
 
     def of(self, module: nn.Module, path: str, known: dict[str, HeldWeight], step: object) -> Iterator[tuple[str, Value]]:
@@ -50,7 +55,7 @@ class Weights:
                 if held is not None and held.is_unchanged(tensor, step):
                     yield name, held.value
                 elif self._measures and is_ordinary(tensor) and tensor.device.type == "cpu":
-                    value = self._values.record(tensor, self.policy, ValueKind.PARAMETER, _qualified(path, name))
+                    value = self._values.record(tensor, self.policies[ValueKind.PARAMETER], ValueKind.PARAMETER, _qualified(path, name))
                     known[name] = HeldWeight(tensor, value, step)
                     yield name, value
                 else:
@@ -63,7 +68,7 @@ class Weights:
         trusted = kind is ValueKind.PARAMETER and tensor.device.type != "cpu"
         for part in plain(tensor):
             qualified = _qualified(path, name) + part.suffix
-            yield name + part.suffix, self._values.record(part.tensor, self.policy, kind, qualified, part=part, trusted=trusted)
+            yield name + part.suffix, self._values.record(part.tensor, self.policies[kind], kind, qualified, part=part, trusted=trusted)
 
     def record_all(self, root: nn.Module, step: object) -> None:
         """The weights of every module of a root, called or not."""

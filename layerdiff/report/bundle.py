@@ -17,13 +17,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.checkpoint.safetensors_file import stored, write
 from layerdiff.diagnose.findings import Origin
 from layerdiff.errors import ComparisonError, LayerdiffError, TraceError
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.markdown import as_markdown
-from layerdiff.report.safetensors_file import stored, write
 from layerdiff.rows.figures import amount, count
 from layerdiff.rows.grouped import grouped
 from layerdiff.rows.traces import Traces

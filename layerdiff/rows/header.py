@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from layerdiff.diagnose.findings import Origin
-from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
+from layerdiff.judge.tables import BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Verdict
 from layerdiff.rows.cells import cell_width, shorten, visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.figures import amount, count
@@ -49,10 +49,13 @@ def judged_by(comparison: Comparison) -> str | None:
     sites = comparison.sites
     open_ = (sites["reference_call"] >= 0) & (sites["target_call"] >= 0) & (sites["verdict"] < Verdict.NOT_COMPARABLE)
     open_ &= sites["verdict"] != Verdict.IDENTICAL
-    guessed, all_of_them = int((open_ & (sites["exact"] == BY_THRESHOLDS)).sum()), int(open_.sum())
+    by_thresholds = open_ & (sites["exact"] == BY_THRESHOLDS)
+    guessed, all_of_them = int(by_thresholds.sum()), int(open_.sum())
     if not guessed:
         return None
-    return BY_THRESHOLDS_ONLY if guessed == all_of_them else f"{guessed} of {all_of_them} calls that differ {BY_THRESHOLDS_ONLY}"
+    statements = (comparison.texts[text] or "" for text in np.unique(sites["statement"][by_thresholds]).tolist() if text >= 0)
+    said = visible(next((text for text in statements if text.startswith(LEFT_TO_THRESHOLDS)), BY_THRESHOLDS_ONLY))
+    return said if guessed == all_of_them else f"{guessed} of {all_of_them} calls that differ {said}"
 
 
 def side_label(side: Side) -> str:

@@ -6,10 +6,12 @@ and never shown in its place.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from layerdiff.errors import TraceError
+from layerdiff.checkpoint.weights import weights_of
+from layerdiff.errors import CheckpointError, TraceError
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.reader import TraceFile, open_trace
 
@@ -38,7 +40,7 @@ class Traces:
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                file = self._files[path] = self._open(path, run.path, side)
+                file = self._files[path] = self._open(comparison, path, run.path, side)
         if call >= len(file.calls):
             raise TraceError(f"{path} is not the {side} that was compared: it has no call {call}. Compare the two again.")
         return file, call
@@ -53,14 +55,17 @@ class Traces:
                 path = folder / name if folder.is_dir() else folder
                 file = self._files.get(path)
                 if file is None:
-                    file = self._files[path] = self._open(path, str(path), "target")
+                    file = self._files[path] = self._open(comparison, path, str(path), "target")
                 found.append(file)
         return found
 
-    def _open(self, path: Path, named: str, side: str) -> TraceFile:
+    def _open(self, comparison: Comparison, path: Path, named: str, side: str) -> TraceFile:
         if not path.exists() and not path.with_name(path.name + ".part").exists():
             raise TraceError(f"the {side} trace {named} is not there: put it back, or start layerdiff where it is")
-        return open_trace(path, allow_empty=True).files[0]
+        weights = None
+        with suppress(CheckpointError):  # gone since: then those weights have no bytes, as without it
+            weights = weights_of(comparison.checkpoints)
+        return open_trace(path, allow_empty=True, weights=weights).files[0]
 
     def close(self) -> None:
         """Close every file."""

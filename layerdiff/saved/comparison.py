@@ -89,6 +89,8 @@ class Comparison:
     again: SecondRun | None = None
     baseline: Side | None = None
     """A run that is known to be right, such as the same model in bf16; its differences are in the column `baseline_rel_l2`."""
+    checkpoints: tuple[str, ...] = ()
+    """Paths of the checkpoints that have the bytes of weights."""
 
     @property
     def sides(self) -> tuple[tuple[str, Side], ...]:

@@ -30,6 +30,7 @@ class Description(NamedTuple):
     found: tuple[Found, ...]
     again: SecondRun | None
     baseline: Side | None
+    checkpoints: tuple[str, ...]
 
 
 def described(comparison: Comparison) -> dict[str, Json]:
@@ -54,6 +55,7 @@ def described(comparison: Comparison) -> dict[str, Json]:
         if comparison.again is None
         else {"side": _flat(comparison.again.side), "origins": _origins(comparison.again.origins)},
         "baseline": None if comparison.baseline is None else _flat(comparison.baseline),
+        "checkpoints": list(comparison.checkpoints),
     }
 
 
@@ -84,6 +86,7 @@ def description_of(value: Json) -> Description:
         found=tuple(from_json(found) for found in value["found"]),
         again=_second(value["again"]),
         baseline=None if value["baseline"] is None else _side(value["baseline"]),
+        checkpoints=_texts(value.get("checkpoints", [])),  # since 2.3
     )
 
 

@@ -30,7 +30,7 @@ from layerdiff.trace.check import fixed_text, open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 
 FORMAT: Final = "layerdiff.comparison"
-VERSION: Final = (2, 2)
+VERSION: Final = (2, 3)
 _BYTES: Final = np.dtype("u1")
 _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "text/offset": np.dtype("<u8"),

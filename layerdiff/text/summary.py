@@ -212,6 +212,7 @@ def _next(comparison: Comparison) -> list[Line]:
     if comparison.reference is None:
         return [line((word, Tone.DIM), (command, Tone.ACCENT)) for word, command in commands(comparison)]
     both = shlex.join([visible(comparison.reference.path), visible(comparison.target.path)])
+    both += "".join(f" --checkpoint {shlex.quote(visible(path))}" for path in comparison.checkpoints)
     if comparison.origins:
         kinds, rows = comparison.sites["kind"], len(comparison.sites["kind"])
         calls = any(0 <= origin.row < rows and kinds[origin.row] == CallKind.OPERATOR for origin in comparison.origins)

@@ -79,6 +79,10 @@ class Derived:
         elements.flags.writeable = False
         return elements
 
+    def seen(self, value: int, base: Bytes, place: dict[str, Any]) -> NDArray[Any]:
+        """The elements of `value` where `offset` and `strides` say, in the bytes of another, uncopied. Raises TraceError outside them."""
+        return self._region(value, base, self._raw(value), self._file.shape(value), place)
+
     def _view(self, value: int, base: Bytes) -> Bytes:
         flat: Bytes = np.ascontiguousarray(self._seen(value, base)).reshape(-1).view(np.uint8)
         return flat

@@ -22,11 +22,12 @@ from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.columns import Index, Table
 from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype, dtype_named
+from layerdiff.trace.elsewhere import Elsewhere, WeightSource
 from layerdiff.trace.places import Place, Places
 from layerdiff.trace.schema import FORMAT, VERSION, Known, Statistics, Storage
 
 _WITH_BYTES = (Storage.DATASET, Storage.SLAB, Storage.VIEW, Storage.PATCHED)
-_DERIVED = (Storage.VIEW, Storage.PATCHED)
+_STORED = (Storage.DATASET, Storage.SLAB)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class TraceFile:
     Raises TraceError, of the kind that fits, where the file cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, weights: WeightSource | None = None) -> None:
+        """`weights`: who has the bytes of weights that the trace has none of."""
         self.path = path
         self._file = open_file(path)
         self._check_version()
@@ -53,6 +55,7 @@ class TraceFile:
         self._index = Index(self._file)
         self._places = Places(self._file, path)
         self._derived = Derived(self, path.stat().st_size, self._stored_bytes)
+        self._elsewhere = None if weights is None else Elsewhere(self, weights, self._derived)
         self._shapes: dict[int, tuple[int, ...]] = {}
 
     def _check_version(self) -> None:
@@ -207,8 +210,10 @@ class TraceFile:
         return int(columns.fingerprint_high[value]), int(columns.fingerprint_low[value])
 
     def has_bytes(self, value: int) -> bool:
-        """Whether the value's bits were kept."""
-        return int(self.values.storage[value]) in _WITH_BYTES
+        """Whether the value's bits were kept, here or in a checkpoint."""
+        if int(self.values.storage[value]) in _WITH_BYTES:
+            return True
+        return self._elsewhere is not None and self._elsewhere.has(value)
 
     def stored(self, value: int) -> StoredValue | None:
         """The bits of a value, to be read in blocks; None where none were kept.
@@ -224,7 +229,7 @@ class TraceFile:
         columns = self.values
         storage = int(columns.storage[value])
         nbytes = self.count(value) * dtype.itemsize
-        if storage in _DERIVED:
+        if storage not in _STORED:
             return None
         require(
             int(columns.nbytes[value]) == nbytes, self.path, f"value {value} has {int(columns.nbytes[value])} bytes, its shape {nbytes}"
@@ -245,6 +250,8 @@ class TraceFile:
         stored = self.stored(value)
         if stored is None:
             raise self._without_bytes(value)
+        if self._elsewhere is not None and int(self.values.storage[value]) not in _STORED:
+            return self._elsewhere.bytes_of(value)
         return np.empty(0, np.uint8) if stored.place is None else stored.place.read(0, stored.place.nbytes)
 
     def _without_bytes(self, value: int) -> TraceError:
@@ -299,8 +306,8 @@ class Trace:
             file.close()
 
 
-def open_trace(path: str | Path, *, allow_empty: bool = False) -> Trace:
-    """Open a trace: a file, or a folder with the files of many processes.
+def open_trace(path: str | Path, *, allow_empty: bool = False, weights: WeightSource | None = None) -> Trace:
+    """Open a trace: a file, or a folder with the files of many processes. `weights`: of a checkpoint, where the trace has none.
 
     Raises:
         NotATraceError, TraceVersionError, UnsafeTraceError: it cannot be read; says why.
@@ -323,7 +330,7 @@ def open_trace(path: str | Path, *, allow_empty: bool = False) -> Trace:
             raise NotATraceError(f"{path} does not exist. `layerdiff record -o {path.name} -- SCRIPT` makes it.")
         files = [path]
     try:
-        opened = [TraceFile(file) for file in files]
+        opened = [TraceFile(file, weights) for file in files]
         opened.sort(key=lambda file: (-1 if file.rank is None else file.rank, file.path.name))
         trace = Trace(path, tuple(opened))
         if not allow_empty and not any(len(file.calls) for file in opened):
@@ -345,4 +352,4 @@ def _why_empty(trace: Trace) -> str:
     return f"{trace.path} is a trace without calls: {why}"
 
 
-__all__ = ["Edge", "StoredValue", "Trace", "TraceFile", "open_trace"]
+__all__ = ["Edge", "StoredValue", "Trace", "TraceFile", "WeightSource", "open_trace"]

@@ -133,6 +133,7 @@ def open_comparison(path: str | Path) -> Comparison:
         placed=placed,
         again=description.again,
         baseline=description.baseline,
+        checkpoints=description.checkpoints,
     )
 
 

@@ -42,6 +42,8 @@ def infer_both(
             whole = whole.astype(ours[0].dtype)
         other = infer(whole, theirs, likely)
         score = np.inf if other.kind == "unknown" or not other.fits else other.error
+        if placement.name == APART and other.adds_up:  # one rank's value, of ranks that differ, as a sum: zeros of the others make that
+            score = np.inf
         found.append((score, placement, whole, other))
     if any(score < FITS and one[2].kind != "nested" for score, *one in found):  # a grid adds up to many a wrong tensor too
         found = [one for one in found if one[3].kind != "nested"]

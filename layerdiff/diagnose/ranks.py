@@ -207,11 +207,13 @@ def _moved(values: RankValues, row: int) -> Found | None:
             if whole.shape[dim] < 2:
                 continue
             at = matched_places(whole, target, dim)
-            if at is None or np.array_equal(at, np.arange(at.size)):
+            if at is None:
                 continue
             there = np.array([bool(np.any(np.take(target, place, axis=dim))) for place in range(at.size)])
             found = np.take(whole, at, axis=dim)
             keep = np.flatnonzero(there)
+            if np.array_equal(at[keep], keep):  # all of it is where it belongs
+                continue
             size = _size(np.take(target, keep, axis=dim))
             residual = _size(np.take(target - found, keep, axis=dim)) / size if size > 0 else np.inf
             if residual <= values.holds and keep.size >= 2:

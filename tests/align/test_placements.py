@@ -329,6 +329,8 @@ def test_two_layouts_are_read_together() -> None:
     ours, whole, theirs = infer_both([x - y, y], [x[:3], x[3:]])
     assert ("partial", "sharded along 0, contiguous") == (ours.kind, theirs.name)
     assert np.allclose(x, whole)
+    ours, whole, theirs = infer_both([x, 3 * y], [x, 0 * y])  # not the first rank's value as a sum of which the second adds nothing
+    assert not theirs.adds_up or ours.adds_up
     ours, whole, theirs = infer_both([x, x], [x - y, y])
     assert ("replicated", "partial") == (ours.kind, theirs.kind)
 

@@ -35,7 +35,7 @@ class Fault:
 FAULTS = (
     "sum_missing", "inner_sum_missing", "sum_twice", "bias_every_rank", "inner_bias_every_rank", "residual_every_rank", "fused_one_block",
     "duplicate_shard", "vocabulary_padding", "local_norm", "gather_order", "contiguous_positions", "expert_offset", "stage_offset",
-    "weight_off", "kernel_off", "epsilon", "score_scale", "experts_idle",
+    "weight_off", "kernel_off", "epsilon", "score_scale", "experts_idle", "causal_offset",
 )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class Mixing(nn.Module):
     def __init__(self, cut: Cut) -> None:
         super().__init__()
         self.ranks = cut.ranks if cut.case.kind == "context" else Ranks()
+        self.ahead = 2 if cut.wrong("causal_offset") else 0
         self.scale = 1.001 if cut.wrong("score_scale") else 1.0 / ON_QUERIES if cut.case.scaled_query else 1.0
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, places: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ class Mixing(nn.Module):
         each = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
         scores = (q @ k.transpose(-1, -2) * (self.scale * q.shape[-1] ** -0.5)).float()
-        scores = scores.masked_fill(every[None, :] > places[:, None], float("-inf"))
+        scores = scores.masked_fill(every[None, :] > (places + self.ahead if self.ahead else places)[:, None], float("-inf"))
         return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
 
 

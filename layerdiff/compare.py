@@ -21,7 +21,7 @@ from layerdiff.align.alignment import Alignment
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.diagnose.judging_ranks import judge_ranks
+from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
@@ -143,7 +143,7 @@ def compare_in_steps(
             if time.monotonic() - last > snapshot_seconds:
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
-        found += found_at_rows(ranks_together(files.target), tables.row_of)
+        found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
         told = (*told, *notices_of_ranks(files.target))
     for numbers, _ in [] if ranked else _file_pairs(traces):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])

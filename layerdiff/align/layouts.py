@@ -112,15 +112,16 @@ def _own_readings(parts: Sequence[Array]) -> Iterator[Placement]:
 def _merged(parts: Sequence[Array], dim: int) -> tuple[NDArray[np.intp], ...] | None:
     """Places along a dimension where slices of the same bits are one, as heads of keys are that several ranks hold; None where none are."""
     total = sum(part.shape[dim] for part in parts)
-    if total > MATCHED:
+    if total > MATCHED or not any(part.size for part in parts):
         return None
     known: dict[bytes, int] = {}
-    rows = [np.ascontiguousarray(np.moveaxis(part, dim, 0)).reshape(part.shape[dim], -1) for part in parts]
+    ahead = [np.ascontiguousarray(np.moveaxis(part, dim, 0)) for part in parts]
+    rows = [part.reshape(part.shape[0], part.size // max(1, part.shape[0])) for part in ahead]
     found = tuple(np.array([known.setdefault(row.tobytes(), len(known)) for row in own], np.intp) for own in rows)
     return found if len(known) < total else None
 
 
 def _filled(part: Array, dim: int) -> int:
     """The places along a dimension up to the last that holds anything but zeros."""
-    there = np.flatnonzero(np.any(np.moveaxis(part, dim, 0).reshape(part.shape[dim], -1) != 0, axis=1))
+    there = np.flatnonzero(np.any(part != 0, axis=tuple(other for other in range(part.ndim) if other != dim)))
     return int(there[-1]) + 1 if there.size else 0

@@ -21,6 +21,8 @@ MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
 _SURELY: Final = 0.25
 """The same of what is matched place by place: the nearest of many wrong slices may come under a half."""
+_NO_DOUBT: Final = 2.0**-7
+"""The same where places are left out for others that are held twice: parts of a wrong value resemble something, too."""
 _FEATURES: Final = 12
 APART: Final = "replicated, and the ranks differ"
 ENOUGH_ELEMENTS: Final = 1 << 18
@@ -138,7 +140,8 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
         matched = _matched(reference, parts, dim)
         if matched is not None:
             error = _sharded_error(reference, parts, dim, matched)
-            if error < _SURELY and (best is None or 2.0 * error < best[0]):
+            once = sum(sizes) != size or np.unique(np.concatenate(matched)).size == size
+            if error < (_SURELY if once else _NO_DOUBT) and (best is None or 2.0 * error < best[0]):
                 return Placement(
                     "sharded", f"sharded along {dim}, {_said(matched, size)}", dim, matched, error, (), best[0] if best else np.nan
                 )

@@ -67,8 +67,10 @@ def judge_ranks(
     exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
     exactly_explained = {at for row, one in exactly for at in (row, one.row)}
     asked = sorted({*origins(), *modules, *told} - exactly_explained - {one.row for one in experts})
-    for row, one in (*exactly, *findings_of_ranks(values, asked)):
-        found.append(one)
+    named = [*exactly, *findings_of_ranks(values, asked)]
+    for row, one in named:
+        if not any(other.row in values.inside(one.row) and other.local.cause == one.local.cause for _, other in named):
+            found.append(one)  # else it is said of a call inside
         explained |= {row, one.row}
         for same in (row, one.row):
             sites["exact"][same] = int(Verdict.INHERITED)
@@ -118,6 +120,12 @@ def judge_calls(
                     if row >= 0:
                         sites["exact"][row] = int(Verdict.INHERITED)
             yield done, total, [] if wrong is None else [wrong]
+
+
+def of_other_modules(more: Sequence[Found], found: Sequence[Found], sites: dict[str, NDArray[Any]]) -> list[Found]:
+    """What is found besides, without modules in which a program was convicted: such a rank differs from the others."""
+    convicted = {_module(sites, one.row) for one in found if not one.local.notice}
+    return [one for one in more if one.local.notice or sites["kind"][one.row] != CallKind.MODULE or one.row not in convicted]
 
 
 def _module(sites: dict[str, NDArray[Any]], row: int) -> int:

@@ -19,6 +19,8 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
+_SURELY: Final = 2.0**-5
+"""Relative error at which no other stages are looked at: of another stage's hidden states a few layers may have changed little."""
 _NEARLY: Final = 2.0**-7
 """Of its size, how far mean and root mean square of a weight may move by a rounding to bfloat16."""
 
@@ -70,18 +72,18 @@ def measure_both(
         values = Both(*([kept(side[file], value) for file, value in parts] for side, parts in zip(files, sides, strict=True)))
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
-    best: tuple[Both[list[int]], Placement, Array, Placement] | None = None
+    best: tuple[float, Both[list[int]], Placement, Array, Placement] | None = None
     for chosen in _of_one_stage(sides, stages):
         mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))
         sizes = differing_sizes(mine[0].bits.shape, [x.bits.shape for x in held])
         placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes), same)
-        fits = other.kind != "unknown" and other.fits and other.error < FITS
-        if best is None or fits:
-            best = chosen, placement, whole, other
-        if fits:
+        off = other.error if other.kind != "unknown" and other.fits and other.error < FITS else np.inf
+        if best is None or off < best[0]:
+            best = off, chosen, placement, whole, other
+        if off < _SURELY:
             break
     assert best is not None
-    chosen, placement, whole, other = best
+    _, chosen, placement, whole, other = best
     of = Both(*(tuple(parts[i][0] for i in own) for parts, own in zip(sides, chosen, strict=True)))
     placed = Placed(other, of.target, (), None, whole.shape, placement, of.reference)
     mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))

@@ -395,3 +395,18 @@ def test_a_grid(name: str) -> None:
 def test_a_grid_that_leaves_places_out_is_none() -> None:
     parts = [GRID[:2, :, :4], GRID[:2, :, :4], GRID[2:, :, :4], GRID[2:, :, :4]]
     assert "nested" != infer(GRID, parts).kind
+
+
+def test_parts_of_a_wrong_value_are_not_matched_to_what_they_resemble() -> None:
+    x = numbers(16, 24)
+    found = infer(x, [x[:8], x[[0, 0, 1, 1, 2, 2, 3, 3]] + 0.15 * numbers(8, 24, seed=3)])  # as causal attention with an offset makes
+    assert ("sharded along 0, contiguous; no reading fits", False) == (found.name, found.fits)
+    shuffled = np.random.default_rng(0).permutation(16)
+    assert "matched" in infer(x, [x[shuffled[:8]], x[shuffled[8:]]]).name  # an order of its own leaves nothing out
+    assert "matched" in infer(x, [x[:8], x[:8]]).name  # and a part that is there twice, to the bit, is one
+
+
+def test_experts_without_tokens_are_read() -> None:
+    rows = numbers(6, 4)
+    ours, _, theirs = infer_both([rows, rows[:0]], [rows[:0], rows])
+    assert ("sharded", [6, 0], [0, 6]) == (ours.kind, [at.size for at in ours.positions], [at.size for at in theirs.positions])

@@ -46,12 +46,15 @@ def at_layer(site: str, layer: int) -> str:
 
 NORM = "layers.0.post_attention_layernorm/aten.add.Tensor#0"
 SCALE = "layers.0.self_attn.mixing/aten.mul.Tensor#0"
+AHEAD = "layers.0.self_attn.mixing/aten.bmm.default#1"
 OF_PROGRAMS: dict[str, tuple[Case, Found, bool]] = {
     "epsilon, tensor": (Case(faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
     "epsilon, sequence": (Case("sequence", faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
     "epsilon, pipeline": (Case("pipeline", layers=4, faults=(Fault("epsilon"),)), (NORM, "rmsnorm-eps"), False),
     "scale, tensor": (Case(faults=(Fault("score_scale"),)), (SCALE, "scalar-differs"), False),
     "scale, context": (Case("context", faults=(Fault("score_scale"),)), (SCALE, "scalar-differs"), False),
+    "epsilon of one rank": (Case(faults=(Fault("epsilon", alone=True),)), (NORM, "rmsnorm-eps"), True),
+    "causal offset of one rank": (Case("context", faults=(Fault("causal_offset", alone=True),)), (AHEAD, None), True),
     "scale of one rank": (Case(faults=(Fault("score_scale", alone=True),)), (SCALE, "scalar-differs"), True),
 }
 """Case, what must be found, and whether its rank must be named. Recorded with operators."""

@@ -29,13 +29,16 @@ class TeamBody:
 
 
 def team_bodies(runs: Both[Sequence[Recorded]], crossings: Crossings) -> Iterator[TeamBody]:
-    """The bodies of all calls of teams; those inside which ranks hold different values where they should not are left out."""
-    inside = _inside(runs, crossings)
-    for row, call in crossings.calls.items():
-        body = team_body(runs, call, [crossings.calls[child] for child in inside.get(row, ())])
-        here = {crossings.row_of.get((file, one)) for file, calls in body.modules.target.items() for one in calls}
-        if not here & crossings.torn:
-            yield body
+    """The bodies of all calls of teams that are given what is known, the inner ones first.
+
+    A call that hands on what is not known is judged by itself, and is a part of the body around it besides.
+    """
+    whole = {row: call for row, call in crossings.calls.items() if all(one.known for one in (*call.inputs, *call.outputs))}
+    inside = _inside(runs, crossings, whole)
+    for row in sorted(crossings.calls, reverse=True):  # a call's row comes before those of the calls inside
+        call = crossings.calls[row]
+        if all(one.known for one in call.inputs):
+            yield team_body(runs, call, [whole[child] for child in inside.get(row, ())])
 
 
 def team_body(runs: Both[Sequence[Recorded]], call: TeamCall, children: Sequence[TeamCall] = ()) -> TeamBody:
@@ -62,17 +65,21 @@ def _values(crossings: Sequence[Crossing], side: str, file: int) -> dict[str, in
     return {one.key: value for one in crossings for number, value in getattr(one.held, side).parts if number == file}
 
 
-def _inside(runs: Both[Sequence[Recorded]], crossings: Crossings) -> dict[int, list[int]]:
-    """By row the calls of teams right inside of it, on every process of both sides."""
+def _inside(runs: Both[Sequence[Recorded]], crossings: Crossings, whole: Mapping[int, TeamCall]) -> dict[int, list[int]]:
+    """By row the calls of `whole` right inside of it, on every process of both sides."""
     found: dict[int, list[int]] = {}
-    for row, call in crossings.calls.items():
+    for row, call in whole.items():
         above = int(crossings.parent[row])
-        while above >= 0 and above not in crossings.calls:
-            above = int(crossings.parent[above])
-        if above >= 0 and all(
-            _lies_in(team, ours, theirs) for team, ours, theirs in zip(runs, call.calls, crossings.calls[above].calls, strict=True)
-        ):
-            found.setdefault(above, []).append(row)
+        while above >= 0:
+            around = crossings.calls.get(above)
+            if around is not None and all(
+                _lies_in(team, ours, theirs) for team, ours, theirs in zip(runs, call.calls, around.calls, strict=True)
+            ):
+                found.setdefault(above, []).append(row)
+            if around is None or above not in whole:  # a part of what is around it
+                above = int(crossings.parent[above])
+            else:
+                break
     return found
 
 

@@ -20,6 +20,8 @@ from layerdiff.trace.schema import CallKind, Role
 
 Array = NDArray[Any]
 _ONE: Final = Placement("replicated", "on one rank")
+_SUM: Final = 0.05
+"""Relative error up to which ranks' values that add up to nearly the reference's are believed to be parts of a sum that is handed on."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,14 @@ class Crossing:
     """Names it among all of a comparison."""
     position: str
     held: Both[Held]
+    known: bool = True
+    """Whether the logical value is known by what was recorded: not where ranks hold different values that should be the same, nor where
+    none of the readings fits. Programs that make such a value are held against each other; what is given it is not judged."""
 
 
 @dataclass(frozen=True)
 class TeamCall:
-    """A module call with the call of every process that ran it, whose values are all known as logical ones."""
+    """A module call with the call of every process that ran it, all of whose values are placed."""
 
     row: int
     calls: Both[dict[int, int]]
@@ -80,8 +85,6 @@ class Crossings:
         self, tables: RankedTables, sites: Columns, pairs: Columns, files: Both[tuple[TraceFile, ...]], placed: Mapping[int, Placed]
     ) -> None:
         self._tables, self._pairs, self._files, self._placed = tables, pairs, files, placed
-        self.torn: set[int] = set()
-        """Rows of module calls of which ranks hold different values where they should hold the same: whose counts is not known."""
         self.parent = np.asarray(sites["parent"])
         self.row_of = tables.row_of
         self.weights: dict[Part, Crossing | None] = {}
@@ -101,11 +104,9 @@ class Crossings:
         for pair in pairs:
             role = int(self._pairs["role"][pair])
             placed = self._placed.get(pair)
-            if placed is not None and placed.equal is False and role != Role.WEIGHT:
-                self.torn.add(row)
             crossing = None if placed is None else self._crossing(pair, placed)
             if role == Role.WEIGHT:
-                self.weights |= dict.fromkeys(self._tables.ours[pair], crossing)
+                self.weights |= dict.fromkeys(self._tables.ours[pair], crossing if crossing is not None and crossing.known else None)
             elif crossing is not None:
                 by_role[role].append(crossing)
             else:
@@ -118,7 +119,10 @@ class Crossings:
         """None where it is not known how the ranks' values make up the logical one, or some of it is on no rank."""
         placement, value = placed.placement, int(self._pairs["reference_value"][pair])
         ours, theirs = self._tables.ours[pair], self._tables.ranks[pair]
-        if placement.kind == "unknown" or not placement.fits or placement.twice or placed.equal is False:
+        if placement.kind == "unknown" or placement.twice:
+            return None
+        known = placement.fits and placed.equal is not False and not (placement.adds_up and placement.error > _SUM)
+        if not placement.fits and placed.ours is not None:  # two layouts of a wrong value: neither tells how it lies
             return None
         if not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):
             return None
@@ -126,7 +130,7 @@ class Crossings:
         if not placement.covers(shape):
             return None
         position = self._tables.texts[int(self._pairs["position"][pair])] or "out"
-        return Crossing(str(pair), position, Both(Held(ours, placed.ours or _ONE, shape), Held(theirs, placement, shape)))
+        return Crossing(str(pair), position, Both(Held(ours, placed.ours or _ONE, shape), Held(theirs, placement, shape)), known)
 
     def _has_all(self, row: int, by_role: Mapping[int, Sequence[Crossing]]) -> bool:
         """Whether every process has all that its call was given and returned among the crossings."""

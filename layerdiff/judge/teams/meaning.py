@@ -117,6 +117,9 @@ class _Judge:
 
     def judge(self, body: TeamBody, meant: Meant) -> None:
         row = body.call.row
+        inside = {self.crossings.row_of.get((file, call)) for file, calls in body.modules.target.items() for call in calls} - {row}
+        if inside & meant.other:
+            return  # what it makes is off by that
         try:
             programs, ours, theirs = self._run(body)
             apart = self._parted(body, ours, theirs)
@@ -133,7 +136,7 @@ class _Judge:
             meant.meets.add(row)
         elif apart is not None:
             found = self._found(programs, ours, theirs, apart)
-            concerns = frozenset({row, apart.call.row})
+            concerns = frozenset({row, apart.call.row} | {one for one in inside if one is not None})
             meant.said.append(Said(found, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
 
     def _run(self, body: TeamBody) -> tuple[TeamPrograms, TeamRan, TeamRan]:

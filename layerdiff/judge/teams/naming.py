@@ -54,7 +54,12 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         if call not in inside or made is None or number < 0:
             continue
         step, together = programs.steps[number], beside[number]
-        if any(_made_up(ours, together, theirs, step, position) is False for position in made):
+        others = {file: one for file, one in step.items() if file != alone} if alone in step else {}
+        if any(
+            _made_up(ours, together, theirs, step, position) is False
+            and (not others or _made_up(ours, together, theirs, others, position))  # else the ranks have it in an order of their own
+            for position in made
+        ):
             at = alone if alone in step else next(iter(step))
             texts = shown(programs.runs.target[at], step[at]), shown(run, call)
             found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))

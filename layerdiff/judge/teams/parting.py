@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
+from layerdiff.align.placements import infer
 from layerdiff.judge.naming import unmasked
 from layerdiff.judge.padding import without_padding
 from layerdiff.judge.setting import NOTHING
@@ -44,6 +46,14 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
                 if rank is not None:
                     figures.append((held.target.parts[rank][0], here.figure))
                 difference = here if difference is None or here.figure > difference.figure else difference
+            if not crossing.known and _made_up(whole, [theirs.cuts[file][crossing.key] for file, _ in held.target.parts]):
+                continue
             if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
                 worst = Apart(crossing, call, handed, difference, tuple(figures))
     return worst
+
+
+def _made_up(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
+    """Whether exact parts are the whole, or add up to it: where recorded ones did not tell which."""
+    placement = infer(whole, parts)
+    return placement.kind in ("replicated", "partial") and placement.error <= NOTHING

@@ -111,7 +111,8 @@ def beyond_rounding(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRa
 def _crossing(body: TeamBody) -> Iterator[tuple[TeamCall, Crossing]]:
     for call, handed in body.crossing():
         for crossing in call.inputs if handed else call.outputs:
-            yield call, crossing
+            if crossing.known:
+                yield call, crossing
 
 
 def _spread(joined: Any, exact: TeamRan, noisy: TeamRan, crossing: Crossing, side: str) -> tuple[Array, Array]:

@@ -277,7 +277,13 @@ def _align_ranks(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Al
     tables = RankedTables()
     files = traces.map(lambda trace: trace.files)
     calls = numbered_globally(files.reference, files.target)
-    each = [[of_one_layer(align(ours, theirs, profile.renames)) for theirs in calls.target] for ours in calls.reference]
+    each = [[align(ours, theirs, profile.renames) for theirs in calls.target] for ours in calls.reference]
+    told = next((one.steps for row in each for one in row if one.steps_told and one.steps), ())
+    for ours, row in zip(calls.reference, each, strict=True):
+        for number, theirs in enumerate(calls.target):
+            if told and not row[number].steps_told:
+                row[number] = align(ours, theirs, profile.renames, told)
+    each = [[of_one_layer(one) for one in row] for row in each]
     add_ranks(tables, files, calls, each)
     return tables, _that_pair(traces, as_one_reference(calls.reference, each))
 

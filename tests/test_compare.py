@@ -234,3 +234,18 @@ def test_a_weight_known_by_its_checksum_alone_is_said_in_plain_words(tmp_path: P
     comparison = compare_traces(weighing(tmp_path / "r.h5", B), weighing(tmp_path / "t.h5", B * 2))
     (told,) = [notice.statement for notice in comparison.notices if notice.kind == "weight-differs"]
     assert "their checksums differ; mean, size or range differ by at least 1; the elements were not kept" in told
+
+
+def test_a_pipeline_that_ran_once_more_before(tmp_path: Path) -> None:
+    """Only its first stage is given what the reference is: its forwards tell which ones of every stage are compared."""
+    x, hidden, out = np.random.default_rng(0).standard_normal((3, 2, 8)).astype(np.float32)
+    layers = {"layers.0": ("Layer", hidden), "layers.1": ("Layer", out)}
+    reference = write_model(tmp_path / "reference.h5", layers, inputs=x[:, :4], steps=2)
+    (tmp_path / "target").mkdir()
+    for rank, (name, given) in enumerate([("layers.0", x[:, :4]), ("layers.1", hidden)]):
+        path, meta = tmp_path / "target" / f"rank{rank:05}.h5", {"rank": rank, "world_size": 2}
+        write_model(path, {name: layers[name]}, inputs=given, steps=3, meta=meta)
+    comparison = compare_traces(reference, tmp_path / "target")
+    assert ([], False) == ([origin.site for origin in comparison.origins], comparison.defect)
+    assert ((0, 1), (1, 2)) == comparison.alignment.steps
+    assert [] == [call.site for call in comparison.alignment.reference_only]

@@ -22,14 +22,14 @@ from layerdiff.align.slots import OUTSIDE_STEPS, Slots, find_slots
 from layerdiff.sides import Both
 
 
-def align(reference: Calls, target: Calls, rules: Sequence[RenameRule] = ()) -> Alignment:
-    """Pair the calls of two runs of one process each.
+def align(reference: Calls, target: Calls, rules: Sequence[RenameRule] = (), steps: Sequence[tuple[int, int]] = ()) -> Alignment:
+    """Pair the calls of two runs of one process each. `steps`: pairs of steps that are taken where input shapes do not tell.
 
     Raises ProfileError, naming the rule, where a rename rule is no regular expression or its
     replacement does not fit it.
     """
     sides, remarks = name_calls(Both(reference, target), Renamer(rules))
-    slots = find_slots(sides)
+    slots = find_slots(sides, steps)
     modules = pair_modules(sides, slots)
     regions = regions_of(sides, slots, modules)
     operators = pair_operators(sides, regions)
@@ -44,6 +44,7 @@ def align(reference: Calls, target: Calls, rules: Sequence[RenameRule] = ()) -> 
         parents=sides.map(lambda side: side.parent),
         steps=slots.main_steps,
         steps_all=slots.main_steps_all,
+        steps_told=slots.steps_told,
         remarks=(*([few] if few else []), *remarks, *slots.remarks),
         proposed=propose(sides) if few else (),
     )

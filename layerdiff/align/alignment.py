@@ -64,6 +64,8 @@ class Alignment:
     """(reference step, target step) of the main root: the steps compared."""
     steps_all: Both[tuple[str, ...]] = Both((), ())
     """Every step of each run, as the shapes of its root inputs."""
+    steps_told: bool = True
+    """Whether input shapes told which steps go together."""
     remarks: tuple[str, ...] = ()
     """What was stripped, renamed, or left out, a sentence each."""
     proposed: tuple[RenameRule, ...] = ()

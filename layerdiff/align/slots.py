@@ -6,6 +6,7 @@ same class, or the busiest goes with its like, so that names may still be compar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,8 @@ class Slots:
     main_steps: tuple[tuple[int, int], ...]
     """(reference step, target step) of the main root."""
     main_steps_all: Both[tuple[str, ...]]
+    steps_told: bool
+    """Whether input shapes told which steps of the main root go together."""
     remarks: tuple[str, ...]
 
 
@@ -43,22 +46,22 @@ class _Root:
     steps: Steps
 
 
-def find_slots(sides: Both[NamedCalls]) -> Slots:
-    """Pair the steps of every root, and say which slot each call belongs to."""
+def find_slots(sides: Both[NamedCalls], otherwise: Sequence[tuple[int, int]] = ()) -> Slots:
+    """Pair the steps of every root, and say which slot each call belongs to. `otherwise`: as `pair_steps` has it."""
     roots = sides.map(_roots)
     slot = sides.map(lambda side: np.full(len(side.names), NO_ROOT, np.int64))
     steps: Both[list[int]] = Both([], [])
     remarks: list[str] = []
     main: tuple[int, int] | None = None
     main_steps: tuple[tuple[int, int], ...] = ()
-    main_first = 0
+    main_first, told = 0, True
     for numbers in _paired_roots(roots):
         ours, theirs = roots.reference[numbers[0]], roots.target[numbers[1]]
-        paired = pair_steps(ours.steps, theirs.steps, ours.site)
+        paired = pair_steps(ours.steps, theirs.steps, ours.site, otherwise)
         remarks.extend(paired.remarks)
         first = len(steps.reference)
         if main is None or ours.calls > roots.reference[main[0]].calls:
-            main, main_steps, main_first = numbers, paired.pairs, first
+            main, main_steps, main_first, told = numbers, paired.pairs, first, paired.told
         for index, (named, found, kept) in enumerate(zip(sides, slot, steps, strict=True)):
             kept.extend(pair[index] for pair in paired.pairs)
             _fill(named, found, numbers[index], [pair[index] for pair in paired.pairs], first)
@@ -69,7 +72,7 @@ def find_slots(sides: Both[NamedCalls]) -> Slots:
     ends = all(side and kept[-1] > side[-1][0] for side, kept in zip(every, steps, strict=True))
     for index, (named, found) in enumerate(zip(sides, slot, strict=True)):
         _fill(named, found, ABSENT, [pair[index] for pair in main_steps], main_first, trailing if ends or main is None else None)
-    return Slots(slot, steps.map(lambda kept: np.array(kept, np.int64)), main_steps, every.map(every_step), tuple(remarks))
+    return Slots(slot, steps.map(lambda kept: np.array(kept, np.int64)), main_steps, every.map(every_step), told, tuple(remarks))
 
 
 def _fill(named: NamedCalls, slot: Rows, root: int, steps: list[int], first: int, trailing: int | None = None) -> None:

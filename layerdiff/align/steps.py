@@ -30,21 +30,29 @@ class PairedSteps:
     pairs: tuple[tuple[int, int], ...]
     """(reference step, target step)."""
     remarks: tuple[str, ...] = ()
+    told: bool = True
+    """Whether input shapes told which."""
 
 
-def pair_steps(reference: Steps, target: Steps, root: str) -> PairedSteps:
-    """Pair the steps of one root; `root` is its site, for the remarks."""
+def pair_steps(reference: Steps, target: Steps, root: str, otherwise: Sequence[tuple[int, int]] = ()) -> PairedSteps:
+    """Pair the steps of one root; `root` is its site, for the remarks.
+
+    `otherwise`: the pairs where shapes tell nothing: a later stage of a pipeline is given hidden states, and an earlier one tells.
+    """
     named = f" of {root}" if root else ""
     shapes = Both([text for _, text in reference], [text for _, text in target])
     first = _common_run(shapes)
     if first is None:  # names of arguments differ where a wrapper takes *args: sizes alone decide
         first = _common_run(shapes.map(lambda side: [_sizes_alone(text) for text in side]))
+    if first is None and otherwise:
+        known = Both({step for step, _ in reference}, {step for step, _ in target})
+        return PairedSteps(tuple((r, t) for r, t in otherwise if r in known.reference and t in known.target), (), told=False)
     if first is None:
         if not reference or len(reference) != len(target):
             counts = f"{len(reference)} in the reference, {len(target)} in the target"
-            return PairedSteps((), (f"no step{named} has the same input shapes in both runs ({counts}): none is compared",))
+            return PairedSteps((), (f"no step{named} has the same input shapes in both runs ({counts}): none is compared",), told=False)
         said = f"no step{named} has the same input shapes in both runs; as there are equally many, they are paired by position"
-        return PairedSteps(tuple((r, t) for (r, _), (t, _) in zip(reference, target, strict=True)), (said,))
+        return PairedSteps(tuple((r, t) for (r, _), (t, _) in zip(reference, target, strict=True)), (said,), told=False)
     start, length = first
     ours, theirs = (side[at : at + length] for side, at in ((reference, start.reference), (target, start.target)))
     pairs = tuple((r, t) for (r, _), (t, _) in zip(ours, theirs, strict=True))

@@ -50,3 +50,10 @@ def test_numbers_of_steps_are_kept() -> None:
 def test_names_of_arguments_do_not_matter_where_sizes_agree() -> None:
     reference = [(0, "in.input_ids 1x4"), (1, "in.input_ids 1x8, in.mask 1x1x8x8")]
     assert ((1, 0),) == pair_steps(reference, [(0, "in.mask 1x1x8x8, in[0] 1x8")], "").pairs
+
+
+def test_steps_of_another_rank_are_taken_where_shapes_do_not_tell() -> None:
+    hidden = [(step, "in[0] 1x8x64") for step in range(3)]
+    found = pair_steps([(0, "in[0] 1x8"), (1, "in[0] 1x8")], hidden, "", [(0, 1), (1, 2)])
+    assert (((0, 1), (1, 2)), False) == (found.pairs, found.told)
+    assert pair_steps([(0, "in[0] 1x8")], [(0, "in[0] 1x8")], "", [(0, 1)]).told  # where they do, nobody is asked

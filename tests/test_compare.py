@@ -249,3 +249,24 @@ def test_a_pipeline_that_ran_once_more_before(tmp_path: Path) -> None:
     assert ([], False) == ([origin.site for origin in comparison.origins], comparison.defect)
     assert ((0, 1), (1, 2)) == comparison.alignment.steps
     assert [] == [call.site for call in comparison.alignment.reference_only]
+
+
+@pytest.mark.parametrize(("off", "kinds_found"), [(1e-7, {}), (0.2, {"input-differs": True})])
+def test_a_cache_of_plain_tensors_is_no_input_that_somebody_chose(tmp_path: Path, off: float, kinds_found: dict[str, bool]) -> None:
+    cache, ids = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32), np.arange(4)
+
+    def decoding(path: Path, kept: np.ndarray[Any, Any]) -> Path:
+        writer = TraceWriter(path, meta={})
+        root = writer.add_root("model", "Root")
+        for step in range(2):
+            call = writer.begin_call(CallRow(CallKind.MODULE, "", type="Root", root=root, step=step))
+            writer.add_edge(call, Role.INPUT, "in[0]", writer.add_value(value_row(ids), raw(ids)))
+            if step:
+                writer.add_edge(call, Role.INPUT, "in[1][0]", writer.add_value(value_row(kept), raw(kept)))
+            writer.add_edge(call, Role.OUTPUT, "out", writer.add_value(value_row(cache), raw(cache)))
+            writer.end_call(call, CallStatus.RETURNED)
+            writer.end_step()
+        return writer.close()
+
+    other = (cache * (1 + off)).astype(np.float32)
+    assert kinds_found == kinds(compare_traces(decoding(tmp_path / "r.h5", cache), decoding(tmp_path / "t.h5", other)))

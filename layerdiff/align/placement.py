@@ -18,6 +18,8 @@ Array = NDArray[Any]
 Kind = Literal["replicated", "sharded", "partial", "nested", "unknown"]
 PAD: Final = -1
 """Of positions: what a rank holds here is no part of the logical tensor."""
+SURELY: Final = 0.05
+"""Relative error up to which parts that were matched one by one are believed of other values too."""
 FITS: Final = 0.5
 """Relative error up to which a reading is believed against the plain one: a part of another rank has an error of about 1.4."""
 
@@ -114,10 +116,22 @@ class Placement:
         """By rank its group, and its number inside."""
         return {rank: (i, j) for i, group in enumerate(self.groups) for j, rank in enumerate(group)}
 
+    def places_of_rank(self, rank: int) -> tuple[bytes, ...]:
+        """Names the places that a rank holds: of ranks that hold the same ones it is the same."""
+        if self.outer is not None and self.inner is not None:
+            group, own = self._at[rank]
+            return *self.outer.places_of_rank(group), *self.inner.places_of_rank(own)
+        return (self.positions[rank].tobytes(),) if self.positions else (b"",)
+
     @property
     def adds_up(self) -> bool:
         """Whether ranks hold parts of a sum: then no part is known by itself."""
         return self.kind == "partial" or (self.inner is not None and self.inner.adds_up)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is a sharding that other values of the same sizes are likely to have."""
+        return self.kind == "sharded" and self.fits and not self.also and (bool(self.reading) or self.error < SURELY)
 
     @property
     def twice(self) -> bool:

@@ -23,6 +23,8 @@ _SURELY: Final = 0.25
 """The same of what is matched place by place: the nearest of many wrong slices may come under a half."""
 _NO_DOUBT: Final = 2.0**-7
 """The same where places are left out for others that are held twice: parts of a wrong value resemble something, too."""
+_TELLING: Final = 4
+"""Numbers of a place that are like those of no other: one or two may come near many."""
 _FEATURES: Final = 12
 APART: Final = "replicated, and the ranks differ"
 ENOUGH_ELEMENTS: Final = 1 << 18
@@ -42,18 +44,29 @@ def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = N
     regular = found.fits and (found.kind == "partial" or (found.kind == "sharded" and bool(found.reading)))
     whole = found.kind == "replicated" and (found.error < FITS or found.name != APART)
     alike = all(part.ndim == reference.ndim for part in parts)
-    if regular or whole or not alike or len(parts) < 4 or reference.dtype.kind not in "fc":
+    if regular or whole or not alike or len(parts) < 4:
         return found
-    nested = infer_nested(reference, parts, readings, _in_one_dimension)
+    nested = infer_nested(reference, parts, readings, _grid_or_one_dimension)
+    if nested is not None and reference.dtype.kind not in "fc" and nested.error > 0.0:  # whole numbers of a wrong part agree here and there
+        nested = None
     matched = found.kind == "sharded" and found.fits
     return found if nested is None or (matched and nested.error > ALIKE * found.error + 1e-12) else nested
+
+
+def _grid_or_one_dimension(reference: Array, parts: Sequence[Array]) -> Placement:
+    """Inside a group of a grid: where no placement along one dimension fits, a grid again, of three dimensions then."""
+    found = _in_one_dimension(reference, parts)
+    if len(parts) < 4 or (found.kind != "unknown" and found.fits and found.error < FITS):
+        return found
+    return infer_nested(reference, parts, readings, _in_one_dimension) or found
 
 
 def _in_one_dimension(reference: Array, parts: Sequence[Array], likely: Placement | None = None) -> Placement:
     """A placement that is none of a grid."""
     shapes = {part.shape for part in parts}
     if len(parts) == 1 and parts[0].shape == reference.shape:
-        return Placement("replicated", "on one rank", error=relative_error(reference, parts[0]))
+        alone = Placement("replicated", "on one rank", error=relative_error(reference, parts[0]))
+        return alone if alone.error < FITS else _in_another_order(reference, parts[0]) or alone
     if any(part.ndim != reference.ndim for part in parts):
         return Placement("unknown", f"its parts have {', '.join(sorted({str(len(shape)) for shape in shapes}))} dimensions")
     if shapes == {reference.shape}:
@@ -123,12 +136,24 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     return Placement("replicated", APART, error=each, against=summed)
 
 
+def _in_another_order(reference: Array, part: Array) -> Placement | None:
+    """The rows of a value on one rank in an order of their own, as the tokens that come to an expert; None where they are other rows."""
+    at = matched_places(reference, part, 0) if reference.ndim > 1 and reference.dtype.kind == "f" else None
+    if at is None or np.unique(at).size < at.size:
+        return None
+    error = _sharded_error(reference, [part], 0, [at])
+    if not error < _SURELY:
+        return None
+    return Placement("sharded", f"sharded along 0, {_said([at], reference.shape[0])}", 0, (at,), error)
+
+
 def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placement | None) -> Placement:
     """The best reading along one dimension; where none fits the likely one, or the plain one."""
     size, sizes = reference.shape[dim], [part.shape[dim] for part in parts]
     tried = [(name, at) for name, at in readings(size, sizes) if all(one.max(initial=-1) < size for one in at)]
     matched_before = ""
-    if likely is not None and not likely.reading and [at.size for at in likely.positions] == sizes:
+    inside = likely is not None and all(at.max(initial=-1) < size for at in likely.positions)
+    if likely is not None and inside and not likely.reading and [at.size for at in likely.positions] == sizes:
         matched_before = _said(likely.positions, size)
         tried.append((matched_before, list(likely.positions)))
     known = "" if likely is None else likely.reading or matched_before
@@ -140,8 +165,7 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
         matched = _matched(reference, parts, dim)
         if matched is not None:
             error = _sharded_error(reference, parts, dim, matched)
-            once = sum(sizes) != size or np.unique(np.concatenate(matched)).size == size
-            if error < (_SURELY if once else _NO_DOUBT) and (best is None or 2.0 * error < best[0]):
+            if error < _believed(matched, size, reference.size // size) and (best is None or 2.0 * error < best[0]):
                 return Placement(
                     "sharded", f"sharded along {dim}, {_said(matched, size)}", dim, matched, error, (), best[0] if best else np.nan
                 )
@@ -158,6 +182,13 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
     rest = min((one[0] for one in others if not _same(one[3], at)), default=np.nan)
     regular = "" if name == matched_before else name
     return Placement("sharded", f"sharded along {dim}, {name}", dim, tuple(at), error, also, rest, regular)
+
+
+def _believed(matched: Sequence[NDArray[np.intp]], size: int, numbers: int) -> float:
+    """The error up to which places that were matched are believed; `numbers` of each. Where none is left out each is held equally often."""
+    held = np.bincount(np.concatenate(matched), minlength=size)
+    alike = held.sum() % size != 0 or bool(np.all(held == held[0]))
+    return _SURELY if alike else _NO_DOUBT if numbers >= _TELLING else 0.0
 
 
 def readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:

@@ -29,17 +29,18 @@ def split_number(path: str) -> tuple[str, int, str] | None:
     return None if found is None else (found.group(1), int(found.group(2)), found.group(3) or "")
 
 
-def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print]) -> dict[str, int]:
+def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print], rounded: Iterable[tuple[str, Print]] = ()) -> dict[str, int]:
     """By list of layers (`model.layers`) what has to be added to a stage's own numbers; nothing for lists that count globally already.
 
     A list may lie inside another: the experts of a layer (`model.layers.3.mlp.experts`) on a rank that counts its own from zero. A weight
-    speaks where its name differs from the reference's in one number; where both lists are off, the outer one is found first.
+    speaks where its name differs from the reference's in one number, or in two; where both lists are off, the outer one is found first.
 
     Args:
         reference, stage: the bits of each weight, by its whole name.
+        rounded: those that the reference's would have in narrower dtypes.
     """
     places: dict[Print, list[list[str]]] = {}
-    for name, bits in reference.items():
+    for name, bits in (*reference.items(), *rounded):
         places.setdefault(bits, []).append(name.split("."))
     votes: dict[str, Counter[int]] = {}
     for name, bits in stage.items():
@@ -51,13 +52,13 @@ def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print]) ->
 
 
 def _votes(own: list[str], other: list[str]) -> Iterator[tuple[str, int]]:
-    """(list, offset) for each number in a name, where it differs from another name in one number at most."""
+    """(list, offset) for each number in a name up to the first that differs from another name's; at most two may."""
     if len(own) != len(other):
         return
     differing = [i for i, (mine, theirs) in enumerate(zip(own, other, strict=True)) if mine != theirs]
-    if len(differing) > 1 or not all(own[i].isdecimal() and other[i].isdecimal() for i in differing):
+    if len(differing) > 2 or not all(own[i].isdecimal() and other[i].isdecimal() for i in differing):
         return
-    for i, part in enumerate(own):
+    for i, part in enumerate(own[: differing[0] + 1] if len(differing) == 2 else own):
         if part.isdecimal():
             yield ".".join(own[:i]), int(other[i]) - int(part)
 

@@ -59,7 +59,7 @@ def judge_ranks(
     found = [*misplaced, *weights_of_one_rank(values, misplaced), *experts, *missing]
     for one in experts:
         sites["exact"][one.row] = int(Verdict.INHERITED)
-    for one in missing:  # what the call around them hands on lacks them
+    for one in (*misplaced, *missing):  # what the call around them hands on lacks them
         if sites["parent"][one.row] >= 0:
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row) for one in by_program if not one.local.notice}

@@ -20,6 +20,8 @@ from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import Columns
 from layerdiff.trace.schema import Role
 
+_MOVED: Final = 0.125
+"""Share of the places that are elsewhere in a value that is said to be in another order: one row may resemble its neighbour."""
 _AT_MOST: Final = 0.1
 """`RankValues.holds` where what had come in was off: an equality must explain most of a difference."""
 
@@ -212,7 +214,9 @@ def _moved(values: RankValues, row: int) -> Found | None:
             there = np.array([bool(np.any(np.take(target, place, axis=dim))) for place in range(at.size)])
             found = np.take(whole, at, axis=dim)
             keep = np.flatnonzero(there)
-            if np.array_equal(at[keep], keep):  # all of it is where it belongs
+            moved = np.count_nonzero(at[keep] != keep)
+            in_place = moved < max(2, _MOVED * keep.size)
+            if in_place or np.unique(at[keep]).size < keep.size:  # or no order of the reference's
                 continue
             size = _size(np.take(target, keep, axis=dim))
             residual = _size(np.take(target - found, keep, axis=dim)) / size if size > 0 else np.inf

@@ -84,6 +84,10 @@ def measure_both(
             break
     assert best is not None
     _, chosen, placement, whole, other = best
+    if other.is_sure:
+        likely[differing_sizes(values.reference[chosen.reference[0]].bits.shape, [values.target[i].bits.shape for i in chosen.target])] = (
+            other
+        )
     of = Both(*(tuple(parts[i][0] for i in own) for parts, own in zip(sides, chosen, strict=True)))
     placed = Placed(other, of.target, (), None, whole.shape, placement, of.reference)
     mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placement import Placement
+from layerdiff.align.placement import FITS, SURELY, Placement
 from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import Numbers, measure_values
@@ -27,8 +27,6 @@ from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
 ELSEWHERE: Final = "some of it may be on ranks that left no file"
-SURELY: Final = 0.05
-"""Relative error up to which parts that were matched one by one are believed of other values too."""
 
 
 def fill_ranks(
@@ -64,10 +62,12 @@ def fill_ranks(
         if incomplete and where is not None and _may_lie_elsewhere(where.placement, where.shape or reference.shape(value)):
             where = replace(where, placement=Placement("unknown", ELSEWHERE), errors=())
             numbers = put_apart(where.placement)
-        if where is not None and where.placement.twice and pairs["role"][pair] != Role.WEIGHT:  # experts that are given other tokens
+        if where is not None and pairs["role"][pair] != Role.WEIGHT and _lacks_places(where, where.shape or reference.shape(value)):
             numbers = put_apart(where.placement)
         for name, number in numbers.columns.items():
             pairs[name][pair] = number
+        if where is None and len(ours) > 1:  # parts of two layouts, not put together: their shapes say nothing
+            pairs["target_shape"][pair] = pairs["reference_shape"][pair]
         if where is not None:
             placed[pair] = where
             if len(where.files) < len(parts):
@@ -82,6 +82,11 @@ def fill_ranks(
         if numbers.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
         yield done
+
+
+def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:
+    """Whether a call hands on only a part of what the reference's does: experts that are given other tokens, a part of a batch."""
+    return where.placement.twice or (where.placement.kind == "sharded" and not where.placement.covers(shape))
 
 
 def _lacks_ranks(files: Sequence[TraceFile]) -> bool:
@@ -115,6 +120,8 @@ def _measured(
     if _alike(targets, parts) and reference.shape(value) == targets[parts[0][0]].shape(parts[0][1]):
         numbers = measure_values(*first)
         error = float(numbers.columns.get("rel_l2", np.nan))
+        if len(parts) == 1 and error > FITS and reference.has_bytes(value) and targets[parts[0][0]].has_bytes(parts[0][1]):
+            return _together(reference, value, targets, parts, likely, stages)  # rows in an order of their own, or another value
         name = "replicated" if len(parts) > 1 else "on one rank"
         return numbers, Placed(Placement("replicated", name, error=error), files, (error,) * len(files), True if len(files) > 1 else None)
     if not reference.has_bytes(value) or not all(targets[file].has_bytes(one) for file, one in parts):
@@ -157,12 +164,14 @@ def _together(
     whole, held = kept(reference, value), [kept(targets[file], one) for file, one in parts]
     placement = infer(whole.numbers, [x.numbers for x in held], known)
     chosen = list(range(len(parts)))
-    if placement.kind == "replicated" and len(of_stages) > 1:
-        # A call that several stages run by themselves is given what each has: it is the reference's in one of them.
+    if (placement.kind in ("replicated", "unknown") or not placement.fits) and len(of_stages) > 1:
+        # A call that several stages run by themselves is given, and hands on, what each has: it is the reference's in one of them.
         each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
         readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(sizes)) for own in each]
-        placement, chosen = min(zip(readings, each, strict=True), key=lambda one: one[0].error)
-    if placement.kind == "sharded" and placement.fits and not placement.also and (placement.reading or placement.error < SURELY):
+        best, of_best = min(zip(readings, each, strict=True), key=lambda one: one[0].error if one[0].kind != "unknown" else np.inf)
+        if best.kind != "unknown" and best.fits:
+            placement, chosen = best, of_best
+    if placement.is_sure:
         likely[sizes] = placement
     return screened(whole, [held[i] for i in chosen], Placed(placement, tuple(files[i] for i in chosen), (), None))
 

@@ -43,9 +43,17 @@ def without_padding(reference: Array, target: Array, padded: NDArray[np.bool_] |
 
     `padded` may be of shape (tokens,) too: then it says of each token, batch and positions as one, whether it counts.
     """
-    dead = None if padded is None else _tokens(reference.shape, padded) if padded.ndim == 1 else _rows(reference.shape, padded)
-    if dead is None:
-        return reference
+    dead = None if padded is None else dead_elements(reference.shape, padded)
+    return reference if dead is None else where_finite(reference, target, dead)
+
+
+def dead_elements(shape: tuple[int, ...], padded: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which elements of a value of this shape belong to what does not count; None where its shape does not tell. `padded`: as above."""
+    return _tokens(shape, padded) if padded.ndim == 1 else _rows(shape, padded)
+
+
+def where_finite(reference: Array, target: Array, dead: NDArray[np.bool_]) -> Array:
+    """The reference, with dead elements that both have finite made equal to the target's."""
     finite = np.isfinite(reference) & np.isfinite(target) if reference.dtype.kind == "f" else np.ones(reference.shape, bool)
     return np.where(dead & finite, target, reference)
 

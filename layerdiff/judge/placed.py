@@ -176,14 +176,12 @@ def _agree(placement: Placement, errors: Sequence[float], parts: Sequence[Kept] 
         numbers = parts[one].numbers, parts[other].numbers
         return bool(np.array_equal(*numbers, equal_nan=numbers[0].dtype.kind == "f"))
 
-    if placement.kind == "replicated":
-        return all(same(0, rank) for rank in range(1, len(errors)))
-    if placement.kind != "sharded":
+    if placement.kind == "unknown" or placement.adds_up:
         return None
-    held: dict[bytes, int] = {}
+    held: dict[tuple[bytes, ...], int] = {}
     agree: bool | None = None
-    for rank, at in enumerate(placement.positions):
-        other = held.setdefault(at.tobytes(), rank)
+    for rank in range(len(errors)):
+        other = held.setdefault(placement.places_of_rank(rank), rank)
         if other != rank:
             agree = same(other, rank) if agree is None else agree and same(other, rank)
     return agree

@@ -7,7 +7,8 @@ tensor is found when they are measured (judge/measuring_ranks.py). A reference o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +33,7 @@ from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, ValueKind
 
+_HEX: Final = re.compile("[0-9a-f]{32}")
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
@@ -79,6 +81,7 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
     Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights.
     """
     known: dict[str, Print] = {}
+    rounded: list[tuple[str, Print]] = []
     figures: dict[str, Figures] = {}
     ours: list[Calls] = []
     for file, offsets in zip(references, _offsets_of_chain(references), strict=True):
@@ -86,18 +89,19 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
         calls = calls_of(file)
         ours.append(replace(calls, site=[site(one) for one in calls.site]))
         known = {**{site(name): bits for name, bits in _weight_prints(file).items()}, **known}
+        rounded += [(site(name), bits) for name, bits in _rounded_prints(file)]
         figures = {**{site(name): one for name, one in _weight_figures(file).items()}, **figures}
     found = []
     for file in targets:
         calls, prints = calls_of(file), _weight_prints(file)
-        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, prints)}
+        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, prints, rounded)}
         for _ in range(_LISTS):
             if not offsets:
                 break
             site = renumbered(offsets)
             calls = replace(calls, site=[site(one) for one in calls.site])
             prints = {site(name): bits for name, bits in prints.items()}
-            offsets = stage_offsets(known, prints)  # lists inside those that have their numbers now
+            offsets = stage_offsets(known, prints, rounded)  # lists inside those that have their numbers now
         found.append(calls)
     return Both(ours, found)
 
@@ -125,6 +129,19 @@ def _weight_prints(file: TraceFile) -> dict[str, Print]:
         if name is not None and bits is not None:
             found[name] = bits, file.dtype_name(value), str(file.shape(value))
     return found
+
+
+def _rounded_prints(file: TraceFile) -> Iterator[tuple[str, Print]]:
+    """The bits that each parameter would have in narrower dtypes, as a recorder notes them."""
+    columns = file.values
+    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
+        name, detail = file.text(int(columns.name[value])), file.json(int(columns.detail[value]))
+        rounded = detail.get("rounded") if isinstance(detail, dict) else None
+        if name is None or not isinstance(rounded, dict):
+            continue
+        for dtype, text in rounded.items():
+            if isinstance(text, str) and _HEX.fullmatch(text):
+                yield name, ((int(text[:16], 16), int(text[16:], 16)), dtype, str(file.shape(value)))
 
 
 def _weight_figures(file: TraceFile) -> dict[str, Figures]:

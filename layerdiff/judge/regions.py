@@ -55,14 +55,15 @@ class Regions:
     """When it is called: what had come into its *parent's* region until then."""
     has_children: Flags
     lost_children: Flags
-    """Some child was recorded on one side only, so its work counts as the module's own."""
+    """Some child was recorded on one side only, or its values are not known, so its work counts as the module's own."""
 
 
-def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags, unseen: Flags) -> Regions:
+def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags, unseen: Flags, apart: Flags) -> Regions:
     """Walk the calls in order, once, carrying what has come into each open region.
 
-    `state` comes in beside the recorded inputs. Both flags have one entry a site. `unpaired`: only one side
+    `state` comes in beside the recorded inputs. All flags have one entry a site. `unpaired`: only one side
     ran it. `unseen`: both did, and what it returned could not be compared, so nobody knows how far it differs.
+    `apart`: values of ranks that it was given or returned are not put together: it excuses nothing, and its work counts as its parent's.
     Operators are no children: what one makes does not come into its module, and excuses nothing.
     """
     count = len(sites["parent"])
@@ -75,7 +76,7 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
     carried, carried_nonfinite = state.difference.tolist(), state.nonfinite_differs.tolist()
     alone, operators = unpaired.tolist(), (sites["kind"] == CallKind.OPERATOR).tolist()
     returned = list(zip(*outputs, strict=True))
-    hidden = unseen.tolist()
+    hidden, absorbed = unseen.tolist(), apart.tolist()
     for row, parent in enumerate(parents):
         own = at_end[row]
         own[0] = max(own[0], carried[row])
@@ -88,6 +89,10 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
             lost_children[parent] = True
             continue
         has_children[parent] = True
+        if absorbed[row]:
+            lost_children[parent] = True
+            region[1] = region[1] or returned[row][1]
+            continue
         difference, discrete, nonfinite = (inf, False, False) if hidden[row] else returned[row]
         region[0] = max(region[0], difference)
         region[1] = region[1] or discrete

@@ -87,11 +87,14 @@ class _Judge:
         unknown = (
             statistics & self._is_float & (difference > 0) & (pairs["role"] != Role.WEIGHT)
         )  # at least that, and nobody knows how much
-        unknown |= (pairs["source"] == Source.NOTHING) & np.isinf(pairs["rel_l2"])  # parts of ranks that are not put together
+        put_apart = (pairs["source"] == Source.NOTHING) & np.isinf(pairs["rel_l2"])  # parts of ranks that are not put together
+        unknown |= put_apart
+        apart = np.zeros(self._count, bool)
+        apart[self._site[put_apart & (pairs["role"] != Role.WEIGHT)]] = True
         coming = np.where(self._other_weight(difference) | unknown, np.inf, difference)
         numbers = PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite)
         state = state_coming_in(self._sites, pairs, self._texts, coming, nonfinite)
-        region = regions(self._sites, numbers, state, self._unpaired, self._unseen_results())
+        region = regions(self._sites, numbers, state, self._unpaired, self._unseen_results(), apart)
         limits = _Limits(self, region)
 
         is_output = pairs["role"] == Role.OUTPUT

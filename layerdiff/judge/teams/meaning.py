@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.coverage import covered_in
 from layerdiff.judge.exact import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.padding import padded_positions
+from layerdiff.judge.padding import dead_tokens, padded_positions
 from layerdiff.judge.placed import Placed
 from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.reading import Reading
@@ -117,7 +118,7 @@ class _Judge:
 
     def judge(self, body: TeamBody, meant: Meant) -> None:
         row = body.call.row
-        inside = {self.crossings.row_of.get((file, call)) for file, calls in body.modules.target.items() for call in calls} - {row}
+        inside = self._rows_inside(body, row)
         if inside & meant.other:
             return  # what it makes is off by that
         try:
@@ -126,7 +127,7 @@ class _Judge:
             decided = [(self.crossings.row_of.get(at, row), local) for at, local in decisions(programs, self._rounding, ours)]
             beyond = beyond_rounding(programs, self._rounding, ours, theirs) if apart is None and self._arithmetic else None
         except (CannotReplay, TraceError) as refusal:
-            meant.unjudged[row] = str(refusal)
+            self._judge_tokens(body, str(refusal), meant)
             return
         meant.said += [Said(Found(where, local), frozenset({row})) for where, local in decided]
         if beyond is not None:
@@ -136,17 +137,42 @@ class _Judge:
             meant.meets.add(row)
         elif apart is not None:
             found = self._found(programs, ours, theirs, apart)
-            concerns = frozenset({row, apart.call.row} | {one for one in inside if one is not None})
+            concerns = frozenset({row, apart.call.row} | inside)
             meant.said.append(Said(found, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
 
-    def _run(self, body: TeamBody) -> tuple[TeamPrograms, TeamRan, TeamRan]:
-        programs = TeamPrograms(self.runs, body, self._exchange, self._weights, self._contents)
+    def _judge_tokens(self, body: TeamBody, refusal: str, meant: Meant) -> None:
+        """What is run may depend on choices: where some are not the reference's, the tokens for which all chose alike are judged."""
+        row, whole = body.call.row, team_body(self.runs, body.call)  # the calls inside stand for other experts, token by token
+        try:
+            apart = TeamPrograms(self.runs, whole, self._exchange, self._weights, self._contents).chosen_otherwise()
+            if apart is None:
+                meant.unjudged[row] = refusal
+                return
+            programs, ours, theirs = self._run(whole, own_choices=True)
+            worst = parted(whole, ours, theirs, dead_tokens(apart, self._padded(body)))
+        except (CannotReplay, TraceError) as again:
+            meant.unjudged[row] = str(again)
+            return
+        (meant.same if worst is None else meant.other).add(row)
+        if worst is not None:
+            found = self._found(programs, ours, theirs, worst)
+            meant.said.append(Said(found, frozenset({row, *self._rows_inside(whole, row)})))
+
+    def _rows_inside(self, body: TeamBody, row: int) -> set[int]:
+        inside = {self.crossings.row_of.get((file, call)) for file, calls in body.modules.target.items() for call in calls}
+        return {one for one in inside if one is not None and one != row}
+
+    def _run(self, body: TeamBody, *, own_choices: bool = False) -> tuple[TeamPrograms, TeamRan, TeamRan]:
+        programs = TeamPrograms(self.runs, body, self._exchange, self._weights, self._contents, own_choices)
         theirs = programs.run("target")
         return programs, programs.run("reference"), theirs
 
     def _parted(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> Apart | None:
+        return parted(body, ours, theirs, self._padded(body))
+
+    def _padded(self, body: TeamBody) -> NDArray[np.bool_] | None:
         file, call = next(iter(body.call.calls.target.items()))
-        return parted(body, ours, theirs, padded_positions(self.runs.target[file], call, self._contents))
+        return padded_positions(self.runs.target[file], call, self._contents)
 
     def _meets(self, row: int) -> bool:
         """Whether the programs of the module, or of one around it, compute the same when they are run whole."""
@@ -188,7 +214,7 @@ class _Judge:
         body, difference = programs.body, apart.difference
         row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
         alone = _alone(apart.figures)
-        named = first_other(programs, ours, theirs, apart, alone)
+        named = None if programs.own_choices else first_other(programs, ours, theirs, apart, alone)  # what follows from others is no fault
         if named is not None:
             row = self.crossings.row_of.get(named.at, row)
             calls, value = (named.reference, named.at[1]), "out"

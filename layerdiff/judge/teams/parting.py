@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import infer
 from layerdiff.judge.naming import unmasked
-from layerdiff.judge.padding import without_padding
+from layerdiff.judge.padding import dead_elements, where_finite
 from layerdiff.judge.setting import NOTHING
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.crossings import Crossing, TeamCall
@@ -40,13 +41,17 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
             whole = held.reference.joined([ours.cuts[file][crossing.key] for file, _ in held.reference.parts])
             figures: list[tuple[int, float]] = []
             difference: RowDifference | None = None
-            for rank, right, part in held.target.beside(whole, [theirs.cuts[file][crossing.key] for file, _ in held.target.parts]):
+            parts = [theirs.cuts[file][crossing.key] for file, _ in held.target.parts]
+            dead = None if padded is None else dead_elements(whole.shape, padded)
+            without = repeat((None, None, None)) if dead is None else held.target.beside(dead, parts)
+            for (rank, right, part), (_, uncounted, _) in zip(held.target.beside(whole, parts), without, strict=False):
                 part = part.reshape(right.shape)
-                here = row_difference(unmasked(without_padding(right, part, padded)), unmasked(part))
+                counted = right if uncounted is None else where_finite(right, part, uncounted)
+                here = row_difference(unmasked(counted), unmasked(part))
                 if rank is not None:
                     figures.append((held.target.parts[rank][0], here.figure))
                 difference = here if difference is None or here.figure > difference.figure else difference
-            if not crossing.known and _made_up(whole, [theirs.cuts[file][crossing.key] for file, _ in held.target.parts]):
+            if not crossing.known and _made_up(whole, parts):
                 continue
             if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
                 worst = Apart(crossing, call, handed, difference, tuple(figures))

@@ -6,9 +6,10 @@ itself is kept among the results, and where the reference would have decided oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
+_MOSTLY_ALIKE: Final = 0.5
+"""Share of the tokens up to which choices may part, and what the others make still tells."""
 Call = tuple[int, int]
 """File, and call."""
 
@@ -57,6 +60,8 @@ class TeamPrograms:
     exchange: Both[Exchange]
     weights: Weights
     contents: Callable[[Recorded, int], Array]
+    own_choices: bool = False
+    """Whether the reference makes the choices that it recorded itself: what it runs then depends on them."""
     steps: list[dict[int, int]] = field(init=False)
     """The calls of the ranks that are one step of them all: by file."""
     partner: dict[Call, int] = field(init=False)
@@ -89,6 +94,37 @@ class TeamPrograms:
         run_together([(parts[file], watcher) for file, watcher in zip(files, watchers, strict=True)], meet)
         return ran
 
+    def chosen_otherwise(self) -> Array | None:
+        """Shape (tokens,): where the reference recorded another choice than the ranks; None where no choice tells, or most part.
+
+        A choice is a table of whole numbers, a row a token.
+        """
+        tokens = self._tokens()
+        found: Array | None = None
+        for file, part in self.body.parts.reference.items():
+            watcher = _Watcher(self, "reference", file, TeamRan(), {}, None)
+            for call in part.items:
+                if call in part.children or part.run.is_module(call):
+                    continue
+                operation = part.run.operation(call)
+                for position, value in operation.outputs.items():
+                    kind, shape = dtype_named(part.run.file.dtype_name(value)), part.run.file.shape(value)
+                    if kind is None or kind.kind != "integer" or len(shape) != 2 or shape[0] not in tokens:
+                        continue
+                    own = self.contents(part.run, value)
+                    theirs = watcher.decided_by_ranks(operation, {position: own}).get(position)
+                    if theirs is None or theirs.shape != own.shape:
+                        continue
+                    apart = np.asarray((own != theirs).any(axis=1))
+                    if apart.any() and apart.mean() <= _MOSTLY_ALIKE:
+                        found = apart if found is None else found if len(found) != len(apart) else found | apart
+        return found
+
+    def _tokens(self) -> set[int]:
+        """How many tokens the values that cross may have."""
+        crossing = [*self.body.call.inputs, *self.body.call.outputs]
+        return {math.prod(one.held.reference.shape[:-1]) for one in crossing if len(one.held.reference.shape) >= 2}
+
     def _supplied(self) -> dict[tuple[int, int], Array]:
         """By file and value of the reference: its part of the ranks' logical value."""
         found: dict[tuple[int, int], Array] = {}
@@ -114,7 +150,8 @@ class _Watcher:
             return programs.contents(run, value)
         found = self._supplied.get((self._file, value))
         if found is not None:
-            return self._in_kind(found, value)
+            chosen = programs.own_choices and found.dtype.kind in "iu"
+            return programs.contents(run, value) if chosen else self._in_kind(found, value)
         weight = run.weight(value)
         if weight is not None:
             return programs.weights.contents(self._file, weight, value)
@@ -153,8 +190,13 @@ class _Watcher:
     def _decided(self, operation: Operation, results: Mapping[str, Array]) -> dict[str, Array]:
         """What the ranks recorded of a decision; empty where it is not known."""
         programs = self._programs
-        if self._side == "target":
+        if self._side == "target" or programs.own_choices:
             return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+        return self.decided_by_ranks(operation, results)
+
+    def decided_by_ranks(self, operation: Operation, results: Mapping[str, Array]) -> dict[str, Array]:
+        """What the ranks recorded where the reference decides something, as the reference has it; empty where it is not known."""
+        programs = self._programs
         step = programs.partner.get((self._file, operation.call))
         if step is None:
             return {}

@@ -21,6 +21,8 @@ MATCHED: Final = 1 << 14
 """Places of a dimension that are matched one by one where no regular reading fits."""
 _SURELY: Final = 0.25
 """The same of what is matched place by place: the nearest of many wrong slices may come under a half."""
+_TAKEN_ONCE: Final = 1 << 11
+"""Places up to which they are matched with none taken twice."""
 _NO_DOUBT: Final = 2.0**-7
 """The same where places are left out for others that are held twice: parts of a wrong value resemble something, too."""
 _TELLING: Final = 4
@@ -138,8 +140,8 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
 
 def _in_another_order(reference: Array, part: Array) -> Placement | None:
     """The rows of a value on one rank in an order of their own, as the tokens that come to an expert; None where they are other rows."""
-    at = matched_places(reference, part, 0) if reference.ndim > 1 and reference.dtype.kind == "f" else None
-    if at is None or np.unique(at).size < at.size:
+    at = matched_places(reference, part, 0, once=True) if reference.ndim > 1 and reference.dtype.kind == "f" else None
+    if at is None:
         return None
     error = _sharded_error(reference, [part], 0, [at])
     if not error < _SURELY:
@@ -269,10 +271,11 @@ def _matched(reference: Array, parts: Sequence[Array], dim: int) -> tuple[NDArra
     return None if any(one is None for one in found) else tuple(one for one in found if one is not None)
 
 
-def matched_places(reference: Array, part: Array, dim: int) -> NDArray[np.intp] | None:
+def matched_places(reference: Array, part: Array, dim: int, *, once: bool = False) -> NDArray[np.intp] | None:
     """For each place of `part` along `dim` the place of the reference that resembles it most; None where that is too much work.
 
-    Slices are compared by a few random projections; other dimensions must have the reference's sizes.
+    Slices are compared by a few random projections; other dimensions must have the reference's sizes. `once`: no place is taken twice, the
+    surest matches first, so that equal slices each get one.
     """
     size = reference.shape[dim]
     if size > MATCHED or part.shape[dim] > MATCHED or reference.size == 0:
@@ -287,10 +290,21 @@ def matched_places(reference: Array, part: Array, dim: int) -> NDArray[np.intp] 
         return np.asarray(np.nan_to_num(flat, posinf=0.0, neginf=0.0) @ random)
 
     known, mine = features(reference), features(part)
+    if once:
+        return None if size > _TAKEN_ONCE or len(mine) > size else _each_once(known, mine)
     at = np.empty(mine.shape[0], np.intp)
     for begin in range(0, mine.shape[0], 256):
         apart = np.square(mine[begin : begin + 256, None] - known[None]).sum(-1)
         at[begin : begin + 256] = np.argmin(apart, axis=1)
+    return at
+
+
+def _each_once(known: NDArray[np.float64], mine: NDArray[np.float64]) -> NDArray[np.intp]:
+    apart = np.square(mine[:, None] - known[None]).sum(-1)
+    at = np.empty(len(mine), np.intp)
+    for row in np.argsort(apart.min(axis=1), kind="stable").tolist():
+        at[row] = np.argmin(apart[row])
+        apart[:, at[row]] = np.inf
     return at
 
 

@@ -56,6 +56,8 @@ class Regions:
     has_children: Flags
     lost_children: Flags
     """Some child was recorded on one side only, or its values are not known, so its work counts as the module's own."""
+    hides: Flags
+    """Values of a child are not put together: tokens may have been dealt otherwise in it, so that only what is wholly wrong tells."""
 
 
 def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags, unseen: Flags, apart: Flags) -> Regions:
@@ -72,7 +74,7 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
     parents = sites["parent"].tolist()
     at_end = [list(column) for column in zip(*inputs, strict=True)] if count else []
     at_call: list[tuple[float, bool, bool]] = [(0.0, False, False)] * count
-    has_children, lost_children = np.zeros(count, bool), np.zeros(count, bool)
+    has_children, lost_children, hides = np.zeros(count, bool), np.zeros(count, bool), np.zeros(count, bool)
     carried, carried_nonfinite = state.difference.tolist(), state.nonfinite_differs.tolist()
     alone, operators = unpaired.tolist(), (sites["kind"] == CallKind.OPERATOR).tolist()
     returned = list(zip(*outputs, strict=True))
@@ -84,20 +86,20 @@ def regions(sites: Columns, numbers: PairNumbers, state: State, unpaired: Flags,
         if parent < 0 or operators[row]:
             continue
         region = at_end[parent]
-        at_call[row] = (region[0], region[1], region[2])
+        at_call[row] = (inf if hides[parent] else region[0], region[1], region[2])
         if alone[row]:
             lost_children[parent] = True
             continue
         has_children[parent] = True
         if absorbed[row]:
-            lost_children[parent] = True
+            lost_children[parent] = hides[parent] = True
             region[1] = region[1] or returned[row][1]
             continue
         difference, discrete, nonfinite = (inf, False, False) if hidden[row] else returned[row]
         region[0] = max(region[0], difference)
         region[1] = region[1] or discrete
         region[2] = region[2] or nonfinite
-    return Regions(_incoming(at_end), _incoming(at_call), has_children, lost_children)
+    return Regions(_incoming(at_end), _incoming(at_call), has_children, lost_children, hides)
 
 
 def _worst(numbers: PairNumbers, chosen: Flags, count: int) -> tuple[list[float], list[bool], list[bool]]:

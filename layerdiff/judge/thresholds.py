@@ -28,6 +28,8 @@ _TF32_ROUNDOFF: Final = 2.0**-11
 _INT8_ROUNDOFF: Final = 2.0**-7
 _ROUNDED: Final = 0.5
 """Rounding changes many numbers by at most this much of the roundoff, in relative L2: rotary frequencies by up to 0.42 of it."""
+_WHOLLY_WRONG: Final = 0.5
+"""Relative difference of an output beyond what a few tokens that were dealt otherwise make of it."""
 _MASK_AGREES: Final = 4.0
 """A boolean made from inputs that agree within this many roundoffs has no excuse to differ."""
 
@@ -106,6 +108,7 @@ class _Judge:
         incoming = _choose(is_output, region.at_end, region.at_call, self._site)
         allowed = limits.allowed(owner, incoming.difference, self._weight_difference(coming)[np.maximum(owner, 0)], self._roundoff)
 
+        allowed = np.where(is_output & region.hides[np.maximum(owner, 0)], np.maximum(allowed, _WHOLLY_WRONG), allowed)
         candidate = leaves & ~self._unpaired[np.maximum(owner, 0)] & ~incoming.nonfinite_differs
         broken = candidate & nonfinite & (pairs["nonfinite_target"] > 0)
         with np.errstate(divide="ignore", invalid="ignore"):

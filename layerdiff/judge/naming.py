@@ -8,6 +8,7 @@ projection that knows positions: without the second, a swapped head is the right
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -334,3 +335,8 @@ def _weights(count: int) -> Array:
             _known_weights.clear()
         found = _known_weights[count] = np.random.default_rng(0).standard_normal(count)
     return found
+
+
+def numbers_in(static: str) -> bool:
+    """Whether a difference of two calls in words names a number that is no size: an epsilon, a scale."""
+    return any("." in text or "e" in text for text in re.findall(r"(?<![\w.])-?\d[\d.e+-]*", static))

@@ -410,3 +410,41 @@ def test_experts_without_tokens_are_read() -> None:
     rows = numbers(6, 4)
     ours, _, theirs = infer_both([rows, rows[:0]], [rows[:0], rows])
     assert ("sharded", [6, 0], [0, 6]) == (ours.kind, [at.size for at in ours.positions], [at.size for at in theirs.positions])
+
+
+def grid_of_three(x: Array, *, adds_up: bool) -> list[Array]:
+    """What 8 ranks hold: halves of the batch, in them zigzag halves of the tokens, in them equal or partial values."""
+    parts = []
+    for rank in range(8):
+        batch, tokens = rank // 4, [[0, 1, 6, 7], [2, 3, 4, 5]][rank // 2 % 2]
+        own = x[2 * batch : 2 * batch + 2][:, tokens]
+        some = numbers(*own.shape, seed=rank // 2)
+        parts.append((own - some if rank % 2 else some) if adds_up else own)
+    return parts
+
+
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_ranks_in_a_grid_of_three_dimensions(adds_up: bool) -> None:
+    x = numbers(4, 8, 5)
+    parts = grid_of_three(x, adds_up=adds_up)
+    found = infer(x, parts)
+    assert ("nested", True, adds_up) == (found.kind, found.fits, found.adds_up)
+    assert np.allclose(x, found.joined(parts, x.shape), atol=1e-5)
+
+
+def test_whole_numbers_in_a_grid_must_all_agree() -> None:
+    ids = np.random.default_rng(0).integers(0, 5, (4, 8))
+    parts = grid_of_three(ids, adds_up=False)
+    assert np.array_equal(ids, infer(ids, parts).joined(parts, ids.shape))
+    parts[3] = (parts[3] + 1) % 5
+    assert "unknown" == infer(ids, parts).kind
+
+
+def test_rows_on_one_rank_may_lie_in_an_order_of_their_own() -> None:
+    """As the tokens that came to an expert; equal rows each get a place."""
+    x = np.concatenate([numbers(9, 6), numbers(9, 6)[:3]])
+    order = np.random.default_rng(1).permutation(12)
+    found = infer(x, [x[order] + np.float32(1e-6)])
+    assert "matched" in found.name
+    assert (True, False) == (found.covers(x.shape), found.twice)
+    assert "on one rank" == infer(x, [numbers(12, 6, seed=5)]).name  # other rows are another value

@@ -221,3 +221,12 @@ def test_levels_by_who_hands_on_to_whom() -> None:
     assert [0, 1, 2] == levels([0, 1, 2], [(0, 1), (1, 2), (2, 1), (1, 0)])  # gradients come back
     assert [0, 0, 1, 1] == levels([0, 1, 2, 3], [(0, 2), (1, 3)])
     assert [0, 0] == levels([0, 1], [])
+
+
+def test_weights_in_a_narrower_dtype_are_known_by_what_they_would_round_to() -> None:
+    rounded = [(f"layers.{i}.mlp.weight", bits(500 + i)) for i in range(8)]
+    assert {"layers": 4} == stage_offsets(layers(0, 8), {f"layers.{i}.mlp.weight": bits(504 + i) for i in range(4)}, rounded)
+
+
+def test_a_list_is_found_where_the_list_inside_it_is_off_too() -> None:
+    assert {"layers": 2} == stage_offsets(experts(0, 8, layer=2), experts(4, 4, layer=2, named=0))

@@ -325,3 +325,19 @@ def test_operators_excuse_nothing_and_are_handed_nothing() -> None:
     judged = tables.judge()
     assert Verdict.UNEXPLAINED == judged.verdict[norm]
     assert 1e-4 == judged.measured[norm]  # the output, not what it hands to rsqrt
+
+
+@pytest.mark.parametrize(("out", "verdict"), [(1.0, Verdict.UNEXPLAINED), (0.1, Verdict.INHERITED)])
+def test_values_that_are_not_put_together_excuse_only_what_dealt_tokens_make(out: float, verdict: Verdict) -> None:
+    """A module around a child whose result is in parts that fit nowhere: wholly wrong results of its own are not that child's."""
+    tables = Tables()
+    top = tables.site("mlp", "MLP")
+    tables.pair(top, Role.INPUT, 1e-7)
+    apart = {"source": int(Source.NOTHING)}
+    act, down = tables.site("mlp.act", "SiLU", top), tables.site("mlp.down", "Linear", top)
+    tables.pair(act, Role.INPUT, 1e-7)
+    tables.pair(act, Role.OUTPUT, np.inf, **apart)
+    tables.pair(down, Role.INPUT, np.inf, **apart)
+    tables.pair(down, Role.OUTPUT, out)
+    tables.pair(top, Role.OUTPUT, out)
+    assert verdict == Verdict(int(tables.judge().verdict[top]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
-from layerdiff.judge.naming import COPIES, reaching, shown, unmasked
+from layerdiff.judge.naming import COPIES, numbers_in, reaching, shown, unmasked
 from layerdiff.judge.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
@@ -63,14 +62,9 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
             at = alone if alone in step else next(iter(step))
             texts = shown(programs.runs.target[at], step[at]), shown(run, call)
             found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))
-    other = next((one for one in found if one.static is not None and _numbers_differ(one.static)), None)
+    other = next((one for one in found if one.static is not None and numbers_in(one.static)), None)
     more = [one for one in found if run.operation(one.reference).name.split(".")[1] not in COPIES]
     return other or next(iter([*more, *found]), None)
-
-
-def _numbers_differ(static: str) -> bool:
-    """Whether two calls are given other numbers that are no sizes."""
-    return any("." in text or "e" in text for text in re.findall(r"(?<![\w.])-?\d[\d.e+-]*", static))
 
 
 def _made_up(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool | None:

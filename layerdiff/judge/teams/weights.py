@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.placements import infer
 from layerdiff.judge.constants import viewed, whole_constants
 from layerdiff.judge.placed import Part
 from layerdiff.judge.teams.crossings import Crossing
@@ -42,11 +43,26 @@ class Weights:
             logical = theirs.joined([self._contents(self._runs.target[one], part) for one, part in theirs.parts])
             own = ours.divided(logical)[[part[0] for part in ours.parts].index(file)]
             return viewed(run, np.ascontiguousarray(own), whole, value)
-        for one, names in zip(self._runs.target, self._named, strict=True):
-            there = names.get(name)
-            if there is not None and one.file.shape(there) == run.file.shape(whole):
+        parts = [(one, names[name]) for one, names in zip(self._runs.target, self._named, strict=True) if name in names]
+        for one, there in parts:
+            if one.file.shape(there) == run.file.shape(whole):
                 return viewed(run, self._contents(one, there), whole, value)
-        return self._contents(run, value)
+        if not parts:
+            if run.file.dtype_name(whole) not in self._dtypes:  # rounded, nobody knows where: in compiled code, say
+                raise CannotReplay(f"the ranks recorded no {name}")
+            return self._contents(run, value)
+        if len(self._runs.reference) > 1:
+            raise CannotReplay(f"how the ranks hold {name} is not known")
+        # No call has it as its own: what computes with a weight of another module, which is never called.
+        own, held = self._contents(run, whole), [self._contents(one, there) for one, there in parts]
+        placement = infer(own, held)
+        if placement.kind == "unknown" or not placement.fits or not placement.covers(own.shape):
+            raise CannotReplay(f"how the ranks hold {name} is not known")
+        return viewed(run, np.ascontiguousarray(placement.joined(held, own.shape)), whole, value)
+
+    @cached_property
+    def _dtypes(self) -> set[str]:
+        return {run.file.dtype_name(value) for run, names in zip(self._runs.target, self._named, strict=True) for value in names.values()}
 
     @cached_property
     def _named(self) -> list[dict[str, int]]:

@@ -6,23 +6,30 @@ the target's decision, and that is said; else it keeps its own, and what follows
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.running import Decision, Programs, Ran
-from layerdiff.judge.setting import FLIP, BodyVerdict, Cut, Setting
+from layerdiff.judge.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
+from layerdiff.measure.rows import row_difference
 from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
+_ORDERED: Final = ("topk", "sort")
+"""Operators that hand out values and their places, the largest first."""
 
 
 def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: BodyVerdict) -> tuple[Ran, frozenset[int]]:
     """The reference's program, following the target's decisions where they hang by a rounding; and the calls where it keeps its own."""
     ours = programs.run("reference")
+    otherwise = _by_other_calls(programs, ours, theirs)
+    if otherwise:
+        programs.decided_by.update(otherwise)
+        ours = programs.run("reference")
     if not ours.decisions:
         return ours, frozenset()
     noisy = programs.run("reference", noise=setting.rounding.as_expected)
@@ -41,10 +48,32 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
     return ours, frozenset(kept)
 
 
-def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> Local | None:
+def _by_other_calls(programs: Programs, ours: Ran, theirs: Ran) -> dict[int, int]:
+    """By choice of the reference that has no partner the target's that is made of the same numbers: a sort for a top-k."""
+    found: dict[int, int] = {}
+    for call, args in ours.operands.items():
+        operand = args.args[0] if args.args else None
+        if call in programs.aligned or _base(programs, "reference", call) not in _ORDERED or not isinstance(operand, np.ndarray):
+            continue
+        for there, others in theirs.operands.items():
+            other = others.args[0] if others.args else None
+            if _base(programs, "target", there) not in _ORDERED or not isinstance(other, np.ndarray) or other.shape != operand.shape:
+                continue
+            falling = _base(programs, "target", there) == "topk" or True in others.args[1:] or others.kwargs.get("descending") is True
+            if falling and other.dtype == operand.dtype and row_difference(operand, other).figure <= NOTHING:
+                found.setdefault(call, there)
+    return found
+
+
+def _base(programs: Programs, side: str, call: int) -> str:
+    return str(getattr(programs.runs, side).operation(call).name.split(".")[1])
+
+
+def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> tuple[Local, int, dict[str, Array]] | None:
     """Whether whole numbers at a cut are indices into what the reference chose from, and the target's choice is as good up to rounding.
 
-    However the target came by its own: by a sort, by a top-k, from the other end.
+    However the target came by its own: by a sort, by a top-k, from the other end. What is said, the reference's call, and what it makes
+    of the target's choice; nothing where its results have another form.
     """
     (r, t), position = cut
     one, other = ours.cuts[r, position], theirs.cuts[t, position]
@@ -65,7 +94,11 @@ def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: R
         noisy = programs.run("reference", noise=setting.rounding.as_expected)
         allowed = allowed_margin(decision, args, noisy.operands.get(call), setting.rounding.unit_of_operands(operation))
         if not np.any(decision.margin > allowed):
-            return flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong=False)
+            made = ours.results.get(call, {})
+            followed = {"out[0]": values[1], "out[1]": other.reshape(one.shape)}
+            fits = made.keys() == followed.keys() and all(made[at].shape == chosen.shape for at, chosen in followed.items())
+            said = flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong=False)
+            return said, call, followed if fits else {}
     return None
 
 

@@ -101,8 +101,11 @@ def _faults(
         ours = programs.run("reference", watch=True, kept=kept, taken=taken)
         decided = decided_otherwise(setting, programs, ours, theirs, cut)
         if decided is not None:
-            said.findings.append(decided)
+            said.findings.append(decided[0])
             differing = [other for other in differing if other != cut]
+            if decided[2]:  # what follows from the choice is no fault either
+                taken[decided[1]] = decided[2]
+                ours = programs.run("reference", kept=kept, taken=taken)
             continue
         place = name_call(programs, wiring, ours, watched, cut) or name_wiring(programs, cut)
         if place is None or (named and "handed_to" in place[2]):  # not made here; or what a fault that was named does elsewhere

@@ -43,7 +43,8 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     if first is not None:
         call, position = first
         partner = back.get(call, _replaced(programs, theirs, ours, call, other))
-        same = partner >= 0 and wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
+        names = {run.operation(one).name for run, one in zip(programs.runs, (partner, call), strict=True) if one >= 0}
+        same = partner >= 0 and len(names) == 1 and wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
         if (
             other is not None
             and same
@@ -109,7 +110,9 @@ def _alike(one: Mapping[str, Array] | None, other: Mapping[str, Array] | None) -
     if not one or not other:
         return False
     made = next(iter(one.values())), next(iter(other.values()))
-    return made[0].shape == made[1].shape and row_difference(unmasked(made[0]), unmasked(made[1])).figure <= NOTHING
+    if made[0].shape != made[1].shape:
+        return _made_of_columns(made[0], made[1:]) or _made_of_columns(made[1], made[:1])
+    return row_difference(unmasked(made[0]), unmasked(made[1])).figure <= NOTHING
 
 
 def _maker(run: Recorded, items: Sequence[int], before: int, value: int) -> int | None:
@@ -314,9 +317,33 @@ def _first_without_equal(ran: Ran, other: Ran, inside: set[int]) -> tuple[int, s
                 abs(projection - p) <= NOTHING * max(size, s) and abs(size - s) <= NOTHING * max(size, s)
                 for s, p in known.get(made.size, ())
             )
-            if not any(near):
+            if not any(near) and not _made_of_columns(made, [one for results in other.results.values() for one in results.values()]):
                 return call, position
     return None
+
+
+def _made_of_columns(made: Array, others: Sequence[Array]) -> bool:
+    """Whether a value has the columns of values of other widths: what a fused product makes at once, or one of those that it is made of.
+
+    A column is all that lies along the other dimensions. Values of the same width do not count: columns in another order are another value.
+    """
+    if made.ndim < 2 or made.dtype.kind != "f" or not np.isfinite(made).all():
+        return False
+    width, rows = made.shape[-1], made.size // made.shape[-1]
+    found = [
+        one.reshape(rows, -1)
+        for one in others
+        if one.dtype.kind == "f" and one.ndim >= 2 and one.size and one.shape[-1] != width and one.size // one.shape[-1] == rows
+    ]
+    if not found or rows < 2:
+        return False
+    known = np.concatenate([_weights(rows) @ np.where(np.isfinite(one), one, 12345.0) for one in found])
+    known.sort()
+    mine = _weights(rows) @ made.reshape(rows, width)
+    size = float(np.max(np.abs(made), initial=0.0)) * rows
+    at = np.clip(np.searchsorted(known, mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
+    nearest = np.minimum(np.abs(known[at] - mine), np.abs(known[at - 1] - mine))
+    return bool(np.all(nearest <= NOTHING * size))
 
 
 def _signature(x: Array) -> tuple[float, float]:

@@ -66,6 +66,8 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
+    decided_by: dict[int, int] = field(default_factory=dict)
+    """The target's call that decides what one of the reference's does that has no partner: a sort in place of a top-k."""
 
     def run(
         self,
@@ -136,7 +138,7 @@ class _Watcher:
                 recorded = self._recorded(operation)
             except CannotReplay:
                 recorded = {}
-            other = follow(args, results, recorded)
+            other = follow(args, results, _as_many(recorded, results))
             if self._side == "reference" and other is not None and operation.call not in self._kept:
                 decision = compare_decisions(operation, args, results, other)
                 if decision is not None:
@@ -162,7 +164,7 @@ class _Watcher:
         """The target's recorded results of a call, the reference's own where it has no partner. Raises CannotReplay."""
         programs = self._programs
         if self._side == "reference" and not programs.incoming.own_choices:
-            there = programs.aligned.get(operation.call)
+            there = programs.aligned.get(operation.call, programs.decided_by.get(operation.call))
             if there is not None:
                 made = programs.runs.target.operation(there)
                 return {p: programs.contents(programs.runs.target, value) for p, value in made.outputs.items() if p in operation.outputs}
@@ -173,6 +175,16 @@ def _kept(made: Array) -> Array:
     copy = np.array(made)
     copy.flags.writeable = False  # a program that is given it must not write to it
     return copy
+
+
+def _as_many(recorded: Mapping[str, Array], results: Mapping[str, Array]) -> dict[str, Array]:
+    """Recorded decisions, of a sort the first ones, as many as there are results."""
+    found = dict(recorded)
+    for position, made in results.items():
+        one = found.get(position)
+        if one is not None and one.ndim == made.ndim > 0:
+            found[position] = one[..., : made.shape[-1]]
+    return found
 
 
 def decides(operation: Operation, args: Arguments, results: Mapping[str, Array]) -> bool:

@@ -125,6 +125,17 @@ def test_a_permutation_is_another_value(tmp_path: Path) -> None:
     assert 1 == len(said.findings)
 
 
+def test_what_is_made_at_once_is_what_its_parts_are(tmp_path: Path) -> None:
+    """A fused product is not blamed for what is computed of its parts; parts in another order are other values."""
+    apart = lambda x: (x[..., :3] * 2).sigmoid() * (x[..., 3:] * 2)  # noqa: E731
+    fused = lambda x: torch.stack([(x * 2)[..., :3].tanh(), (x * 2)[..., 3:]]).prod(0)  # noqa: E731
+    for one, other in ((apart, fused), (fused, apart)):
+        (local,) = say(tmp_path, one, other).findings
+        assert "tanh" in local.statement and "sigmoid" in local.statement, local.statement
+    (local,) = say(tmp_path, lambda x: (x * 2).sigmoid(), lambda x: (x.flip(-1) * 2).sigmoid()).findings
+    assert "flip" in local.statement
+
+
 def test_below_rounding_is_a_notice_unless_a_scalar_says_why(tmp_path: Path) -> None:
     """2^-21 is below 2^-20: a difference of steps is said, a difference of a scalar is another model."""
     (local,) = say(tmp_path, lambda x: x * 2, lambda x: x * 2 + (x * 2).abs().sign() * x * 2.0**-21).findings[:1]

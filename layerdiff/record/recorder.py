@@ -25,6 +25,7 @@ from torch import nn
 
 from layerdiff.errors import RecorderError
 from layerdiff.record.calls import Calls
+from layerdiff.record.children import rank_name
 from layerdiff.record.collectives import Collectives
 from layerdiff.record.delivery import Delivery
 from layerdiff.record.environment import describe, rank_of_process
@@ -44,7 +45,7 @@ class Recorder:
     """Records every forward inside a `with` block.
 
     Args:
-        path: The trace to make, such as `reference.h5`.
+        path: The trace to make, such as `reference.h5`. Of a run of several ranks a folder, such as `target/`, in which each makes its own.
         model: The model whose calls are recorded; None for every model that is called.
         modules: Globs of module paths to record, such as `*.self_attn`; None for all. The root is always
             recorded, by its numbers alone where no glob matches it.
@@ -130,6 +131,9 @@ class Recorder:
             "environment": describe([] if self._model is None else [self._model]),
         }
         try:
+            if world > 1 and (self.path.is_dir() or not self.path.suffix):
+                self.path.mkdir(parents=True, exist_ok=True)
+                self.path /= rank_name(rank, child=False)
             self._writer = TraceWriter(self.path, meta=meta)
         except OSError as error:
             raise RecorderError(f"Cannot record to {self.path}: {error.strerror or error}. Make room, or choose another disk.") from None

@@ -47,7 +47,10 @@ def claim(path: Path, part: Path, journal: Path) -> int:
         raise RecorderError(f"Cannot record to {path}: the folder {path.parent} does not exist. Make it first.")
     if journal.exists():
         if is_locked(journal):
-            raise RecorderError(f"Cannot record to {path}: another process is recording to it now. Choose another path.")
+            raise RecorderError(
+                f"Cannot record to {path}: another process is recording to it now. "
+                f"Choose another path; ranks of one run record into a folder, such as {path.with_suffix('')}/."
+            )
         if part.exists():
             raise RecorderError(
                 f"Cannot record to {path}: {part} holds a recording that never ended. "

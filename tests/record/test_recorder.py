@@ -15,6 +15,7 @@ from captures.minilm.make import encoder
 from layerdiff import Recorder
 from layerdiff.errors import RecorderError
 from layerdiff.trace.fingerprint import fingerprint
+from layerdiff.trace.reader import open_trace
 from layerdiff.trace.schema import CallStatus, Role, ValueKind
 from tests.models import InPlace, MiniLlama, SmallResNet, hf_bert, hf_llama, hf_qwen_moe, tokens
 
@@ -529,3 +530,17 @@ def test_the_environment_is_a_fixed_list(tmp_path: Path, recorded: Any, monkeypa
     ]
     assert len(list(model.modules())) == environment["models"][0]["modules"]
     assert torch.__version__ == environment["torch"]
+
+
+def test_ranks_of_one_run_record_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    model = nn.Linear(2, 2)
+    for rank in ("0", "3"):
+        monkeypatch.setenv("RANK", rank)
+        with Recorder(f"{tmp_path / 'target'}/", model) as recorder:
+            model(torch.ones(1, 2))
+        assert recorder.path == tmp_path / "target" / f"rank0000{rank}.h5"
+    assert [0, 3] == [file.rank for file in open_trace(tmp_path / "target").files]
+    with Recorder(tmp_path / "named-by-hand.h5", model) as recorder:
+        model(torch.ones(1, 2))
+    assert recorder.path == tmp_path / "named-by-hand.h5"

@@ -20,6 +20,10 @@ from layerdiff.trace.schema import CallKind, Role
 
 Array = NDArray[Any]
 _ONE: Final = Placement("replicated", "on one rank")
+_OTHERS: Final = 1.0
+"""Relative error from which a rank's part is taken for other values than those of its place, tokens of another expert say: that is 1.4."""
+_MATCHED: Final = 0.1
+"""The same of places that were matched by numbers, of which a wrong one may come near."""
 _SUM: Final = 0.05
 """Relative error up to which ranks' values that add up to nearly the reference's are believed to be parts of a sum that is handed on."""
 
@@ -122,6 +126,8 @@ class Crossings:
         if placement.kind == "unknown" or placement.twice:
             return None
         known = placement.fits and placed.equal is not False and not (placement.adds_up and placement.error > _SUM)
+        most = _MATCHED if placement.kind == "sharded" and not placement.reading else _OTHERS
+        known = known and not any(error > most for error in placed.errors)  # NaN of sums
         if not placement.fits and placed.ours is not None:  # two layouts of a wrong value: neither tells how it lies
             return None
         if not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import infer
+from layerdiff.align.placements import infer, matched_places
 from layerdiff.judge.naming import unmasked
 from layerdiff.judge.padding import dead_elements, where_finite
 from layerdiff.judge.setting import NOTHING
@@ -51,14 +51,19 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
                 if rank is not None:
                     figures.append((held.target.parts[rank][0], here.figure))
                 difference = here if difference is None or here.figure > difference.figure else difference
-            if not crossing.known and _made_up(whole, parts):
+            matched = held.target.placement.kind == "sharded" and not held.target.placement.reading
+            if (matched or not crossing.known) and _made_up(whole, parts, in_any_order=matched):
                 continue
             if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
                 worst = Apart(crossing, call, handed, difference, tuple(figures))
     return worst
 
 
-def _made_up(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
-    """Whether exact parts are the whole, or add up to it: where recorded ones did not tell which."""
+def _made_up(whole: NDArray[Any], parts: Sequence[NDArray[Any]], *, in_any_order: bool) -> bool:
+    """Whether exact parts are the whole, or add up to it, where recorded ones did not tell which; or are its rows, as they were matched."""
+    if in_any_order and len(parts) == 1 and parts[0].shape == whole.shape:
+        at = matched_places(whole, parts[0], 0, once=True)
+        return at is not None and row_difference(whole[at], parts[0]).figure <= NOTHING
     placement = infer(whole, parts)
-    return placement.kind in ("replicated", "partial") and placement.error <= NOTHING
+    kinds = ("replicated", "partial", "sharded") if in_any_order else ("replicated", "partial")
+    return placement.kind in kinds and placement.error <= NOTHING and placement.covers(whole.shape) and not placement.twice

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import infer, matched_places
@@ -17,6 +18,8 @@ from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.crossings import Crossing, TeamCall
 from layerdiff.judge.teams.running import TeamRan
 from layerdiff.measure.rows import RowDifference, row_difference
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -52,18 +55,26 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
                     figures.append((held.target.parts[rank][0], here.figure))
                 difference = here if difference is None or here.figure > difference.figure else difference
             matched = held.target.placement.kind == "sharded" and not held.target.placement.reading
-            if (matched or not crossing.known) and _made_up(whole, parts, in_any_order=matched):
+            if (matched or not crossing.known) and _made_up(whole, parts, dead, in_any_order=matched):
                 continue
             if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
                 worst = Apart(crossing, call, handed, difference, tuple(figures))
     return worst
 
 
-def _made_up(whole: NDArray[Any], parts: Sequence[NDArray[Any]], *, in_any_order: bool) -> bool:
+def _made_up(whole: Array, parts: Sequence[Array], dead: NDArray[np.bool_] | None, *, in_any_order: bool) -> bool:
     """Whether exact parts are the whole, or add up to it, where recorded ones did not tell which; or are its rows, as they were matched."""
-    if in_any_order and len(parts) == 1 and parts[0].shape == whole.shape:
-        at = matched_places(whole, parts[0], 0, once=True)
-        return at is not None and row_difference(whole[at], parts[0]).figure <= NOTHING
-    placement = infer(whole, parts)
-    kinds = ("replicated", "partial", "sharded") if in_any_order else ("replicated", "partial")
-    return placement.kind in kinds and placement.error <= NOTHING and placement.covers(whole.shape) and not placement.twice
+    if in_any_order:
+        at = matched_places(whole, parts[0], 0, once=True) if len(parts) == 1 and parts[0].shape == whole.shape else None
+        if at is not None:
+            return row_difference(whole[at], parts[0]).figure <= NOTHING
+        placement = infer(whole, parts)
+        return placement.kind != "unknown" and placement.error <= NOTHING and placement.covers(whole.shape) and not placement.twice
+    if any(part.shape != whole.shape for part in parts) or whole.dtype.kind not in "fc":
+        return False
+
+    def same(made: Array) -> bool:
+        counted = whole if dead is None else where_finite(whole, made, dead)
+        return row_difference(unmasked(counted), unmasked(made)).figure <= NOTHING
+
+    return all(map(same, parts)) or same(np.sum(parts, axis=0))

@@ -338,12 +338,14 @@ def _made_of_columns(made: Array, others: Sequence[Array]) -> bool:
     if not found or rows < 2:
         return False
     known = np.concatenate([_weights(rows) @ np.where(np.isfinite(one), one, 12345.0) for one in found])
-    known.sort()
+    order = np.argsort(known, kind="stable")
     mine = _weights(rows) @ made.reshape(rows, width)
+    at = np.clip(np.searchsorted(known[order], mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
+    below, above = order[at - 1], order[at]
+    nearest = np.where(np.abs(known[below] - mine) < np.abs(known[above] - mine), below, above)
     size = float(np.max(np.abs(made), initial=0.0)) * rows
-    at = np.clip(np.searchsorted(known, mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
-    nearest = np.minimum(np.abs(known[at] - mine), np.abs(known[at - 1] - mine))
-    return bool(np.all(nearest <= NOTHING * size))
+    equal = bool(np.all(np.abs(known[nearest] - mine) <= NOTHING * size))
+    return equal and bool(np.all(np.diff(nearest) > 0))  # in the order in which they were made
 
 
 def _signature(x: Array) -> tuple[float, float]:

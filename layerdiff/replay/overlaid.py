@@ -54,6 +54,10 @@ class Overlaid(TraceFile):
         """Whether the other run has the value, or it may be read from this one."""
         return value in self._laid or (value in self._recorded and self._base.has_bytes(value))
 
+    def why_without_bytes(self, value: int) -> str:
+        """It is no value that modules hand on, or the ranks' are not put together."""
+        return "the ranks hand on no such value, or none that could be put together"
+
     def fingerprint(self, value: int) -> tuple[int, int] | None:
         """None of what the other run has: its bits are put together from parts."""
         return self._base.fingerprint(value) if value in self._recorded else None

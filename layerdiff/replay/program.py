@@ -233,7 +233,7 @@ def contents(run: Recorded, value: int) -> Array:
     Raises CannotReplay where its bytes were not kept.
     """
     if not run.file.has_bytes(value):
-        reason = run.file.text(int(run.file.values.reason[value])) or "by the keep policy"
+        reason = run.file.why_without_bytes(value)
         name = run.file.text(int(run.file.values.name[value]))
         raise NotRecorded(f"the bytes of {name or 'a value that it reads'} were not recorded: {reason}")
     read = run.file.read(value)

@@ -254,8 +254,12 @@ class TraceFile:
             return self._elsewhere.bytes_of(value)
         return np.empty(0, np.uint8) if stored.place is None else stored.place.read(0, stored.place.nbytes)
 
+    def why_without_bytes(self, value: int) -> str:
+        """Why nothing can be read of a value that has no bytes."""
+        return self.text(int(self.values.reason[value])) or "by the keep policy"
+
     def _without_bytes(self, value: int) -> TraceError:
-        reason = self.text(int(self.values.reason[value])) or "the keep policy"
+        reason = self.why_without_bytes(value)
         return TraceError(f"{self.path}: no bytes were kept of value {value}: {reason}. Record again with --keep full.")
 
     def read(self, value: int) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.screen import Screen
 
+from layerdiff.rows.pace import Pace
 from layerdiff.rows.tones import Line
 from layerdiff.tui.actions import Action
 from layerdiff.tui.widgets.lines import LinesView
@@ -99,8 +100,28 @@ class BaseScreen(Screen[None]):
         self.app.push_screen(Page(name, lines))
 
 
+class Left(Exception):
+    """The screen was left, and what a thread computes for it is for nobody."""
+
+
 class Drilled(BaseScreen):
     """Escape goes back to where it was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pace = Pace()
+        """Of what a thread computes for this screen."""
+        self._left = False
+
+    def hear(self, done: int, total: int) -> None:
+        """How far a thread is, told by itself. Raises Left, which stops it, once the screen was left."""
+        if self._left:
+            raise Left
+        self.pace.to(done, total)
+
+    def on_unmount(self) -> None:
+        """Nobody waits any longer."""
+        self._left = True
 
     def action_back(self) -> None:
         """Back to the screen below."""

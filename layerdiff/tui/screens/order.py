@@ -26,12 +26,11 @@ from layerdiff.rows.cells import cell_width, shorten, visible, wrap
 from layerdiff.rows.operators import is_operator
 from layerdiff.rows.order import Side, order_lines, sides_of, title_line
 from layerdiff.rows.order_of_row import order_of_row
-from layerdiff.rows.pace import Pace
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.tui.actions import ORDER_ACTIONS, Action, bindings
-from layerdiff.tui.screens.base import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head, Left
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
@@ -48,10 +47,6 @@ def open_order(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> Non
         return
     name = rows.names.full(int(rows.tree.place_of[row]))
     screen.app.push_screen(OrderScreen(name, lambda: order_of_row(traces, rows.comparison, row)))
-
-
-class _Left(Exception):
-    """The screen was left."""
 
 
 class OrderHead(Head):
@@ -135,8 +130,6 @@ class OrderScreen(Drilled):
         super().__init__()
         self._name_of_call, self._analyse = name, analyse
         self._began = monotonic()
-        self._pace = Pace()
-        self._left = False
         self.report: OrderReport | None = None
         self.why: str | None = None
         self.side: Side = "both"
@@ -177,24 +170,14 @@ class OrderScreen(Drilled):
     def _outcome(self, width: int) -> Message:
         """What the screen is told, from the thread."""
         try:
-            with listening(self._hear):
+            with listening(self.hear):
                 report = self._analyse()
             order_lines(report, width)  # what takes long to word is remembered
             return self.Analysed(report)
-        except (LayerdiffError, OSError, _Left) as error:
+        except (LayerdiffError, OSError, Left) as error:
             return self.Failed(str(error))
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
             return self.Failed(f"the analysis stopped: {type(error).__name__}: {error}")
-
-    def _hear(self, done: int, total: int) -> None:
-        """How far it is, from the thread."""
-        if self._left:
-            raise _Left
-        self._pace.to(done, total)
-
-    def on_unmount(self) -> None:
-        """Nobody waits for it any longer."""
-        self._left = True
 
     def on_order_screen_analysed(self, message: Analysed) -> None:
         """Show it."""
@@ -224,7 +207,7 @@ class OrderScreen(Drilled):
         elapsed = monotonic() - self._began
         if elapsed < _SOON_S:
             return []
-        return [line(("adding it up again, in every order that is known: sums made", Tone.DIM)), line(), self._pace.line(width)]
+        return [line(("adding it up again, in every order that is known: sums made", Tone.DIM)), line(), self.pace.line(width)]
 
     # actions
 

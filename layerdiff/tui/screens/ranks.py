@@ -20,7 +20,6 @@ from layerdiff.progress import listening
 from layerdiff.rows.cells import visible
 from layerdiff.rows.meeting_lines import meeting_lines
 from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
-from layerdiff.rows.pace import Pace
 from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
 from layerdiff.rows.section import said
 from layerdiff.rows.table import Rows
@@ -28,7 +27,7 @@ from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.placements import PlacedValue
 from layerdiff.tui.actions import RANKS_ACTIONS, Action, bindings
-from layerdiff.tui.screens.base import Drilled, Head
+from layerdiff.tui.screens.base import Drilled, Head, Left
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
@@ -43,10 +42,6 @@ def open_ranks(screen: Screen[Any], rows: Rows, row: int, traces: Traces) -> Non
         screen.notify("the target is one process: ranks are those of a folder of traces", timeout=4)
         return
     screen.app.push_screen(RanksScreen(rows, row, traces))
-
-
-class _Left(Exception):
-    """The screen was left."""
 
 
 class RanksHead(Head):
@@ -92,8 +87,6 @@ class RanksScreen(Drilled):
         self._reading = Lock()
         self._verdicts: dict[tuple[str, int, int], int] = {}
         self._values: list[PlacedValue] = []
-        self._pace = Pace()
-        self._left = False
         self._began = monotonic()
         self._met: list[Meeting] | str | None = None
         self._rows, self.row, self._traces = rows, row, traces
@@ -135,7 +128,7 @@ class RanksScreen(Drilled):
         if isinstance(self._met, str):
             met = said("  ∅", Tone.UNKNOWN, f"collectives are read from the traces: {visible(self._met)}", width)
         elif self._met is None and monotonic() - self._began > _SOON_S:
-            met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM)), self._pace.line(width)]
+            met = [line(("  reading the collectives from the traces of all ranks", Tone.DIM)), self.pace.line(width)]
         elif self._met == [] and self._meetings and any(value.kind is Placing.PARTIAL for value in self._values):
             told = "no collective was issued inside this call: the parts of the sum are added up elsewhere, or nowhere"
             met = said("  ◇", Tone.NOTICE, told, width)
@@ -155,26 +148,16 @@ class RanksScreen(Drilled):
         try:
             with self._reading:
                 if self._meetings is None:
-                    with listening(self._hear):
+                    with listening(self.hear):
                         self._meetings = Meetings(self._rows.comparison, self._traces)
                     self._verdicts = verdicts_of(self._rows.comparison)
                 found: list[Meeting] | str = self._meetings.inside(row)
-        except (LayerdiffError, OSError, _Left) as error:
+        except (LayerdiffError, OSError, Left) as error:
             found = str(error)
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
             found = f"reading stopped: {type(error).__name__}: {error}"
         if not get_current_worker().is_cancelled:
             self.post_message(self.Met(row, found))
-
-    def _hear(self, done: int, total: int) -> None:
-        """How many ranks are read, from the thread."""
-        if self._left:
-            raise _Left
-        self._pace.to(done, total)
-
-    def on_unmount(self) -> None:
-        """Nobody waits for it any longer."""
-        self._left = True
 
     def on_ranks_screen_met(self, message: Met) -> None:
         """Show them below the values."""

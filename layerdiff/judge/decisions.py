@@ -20,7 +20,7 @@ from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 _ORDERED: Final = ("topk", "sort")
-"""Operators that hand out values and their places, the largest first."""
+"""Operators that hand out values and their places in order."""
 
 
 def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: BodyVerdict) -> tuple[Ran, frozenset[int]]:
@@ -49,20 +49,28 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
 
 
 def _by_other_calls(programs: Programs, ours: Ran, theirs: Ran) -> dict[int, int]:
-    """By choice of the reference that has no partner the target's that is made of the same numbers: a sort for a top-k."""
+    """By choice of the reference that has no partner the target's of the same numbers: a sort for a top-k, from whichever end."""
     found: dict[int, int] = {}
     for call, args in ours.operands.items():
-        operand = args.args[0] if args.args else None
-        if call in programs.aligned or _base(programs, "reference", call) not in _ORDERED or not isinstance(operand, np.ndarray):
+        operand = None if call in programs.aligned else _largest_first(_base(programs, "reference", call), args)
+        if operand is None:
             continue
         for there, others in theirs.operands.items():
-            other = others.args[0] if others.args else None
-            if _base(programs, "target", there) not in _ORDERED or not isinstance(other, np.ndarray) or other.shape != operand.shape:
+            other = _largest_first(_base(programs, "target", there), others)
+            if other is None or other.shape != operand.shape or other.dtype != operand.dtype:
                 continue
-            falling = _base(programs, "target", there) == "topk" or True in others.args[1:] or others.kwargs.get("descending") is True
-            if falling and other.dtype == operand.dtype and row_difference(operand, other).figure <= NOTHING:
+            if row_difference(operand, other).figure <= NOTHING:
                 found.setdefault(call, there)
     return found
+
+
+def _largest_first(name: str, args: Arguments) -> Array | None:
+    """The numbers of which a choice hands out the largest first, the negative of its operand for the smallest; None of other calls."""
+    operand = args.args[0] if args.args else None
+    if name not in _ORDERED or not isinstance(operand, np.ndarray) or operand.dtype.kind != "f":
+        return None
+    flag, at, otherwise = ("largest", 3, True) if name == "topk" else ("descending", 2, False)
+    return operand if args.kwargs.get(flag, args.args[at] if len(args.args) > at else otherwise) else -operand
 
 
 def _base(programs: Programs, side: str, call: int) -> str:

@@ -61,28 +61,35 @@ def test_a_fault_behind_a_flip_is_found_and_a_flip_alone_is_none(tmp_path: Path)
 class Chooser(nn.Module):
     """The larger of some scores, two of which part only by what bf16 does not have, and a row of a table for it."""
 
-    def __init__(self, *, sorts: bool, wrong: bool = False) -> None:
+    def __init__(self, way: str, *, wrong: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.sorts, self.wrong = sorts, wrong
+        self.way, self.wrong = way, wrong
         self.scores, self.table = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(5, 8))
         with torch.no_grad():
             self.scores[:, 1] = self.scores[:, 0] * (1 + 2e-4 * torch.randn(6))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.sorts:
+        if self.way == "topk":
             best, chosen = (x @ self.scores).topk(1)
-        else:
+        elif self.way == "sort":
             best, chosen = (x @ self.scores).sort(-1, descending=True)
             best, chosen = best[..., :1], chosen[..., :1]
+        elif self.way == "smallest":
+            best, chosen = (-(x @ self.scores)).topk(1, largest=False)
+            best = -best
+        else:  # from the other end, as a router does whose kernel sorts upwards alone
+            best, chosen = (-(x @ self.scores)).sort(-1)
+            best, chosen = -best[..., :1], chosen[..., :1]
         return self.table[chosen[..., 0]] * best * (1.5 if self.wrong else 1.0)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_a_sort_in_place_of_a_top_k_decides_the_same(tmp_path: Path, wrong: bool) -> None:
+@pytest.mark.parametrize("way", ["sort", "smallest", "other end"])
+def test_another_way_to_choose_decides_the_same(tmp_path: Path, way: str, wrong: bool) -> None:
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
-    reference = record(tmp_path / "r.h5", Chooser(sorts=False), x)
-    target = record(tmp_path / "t.h5", Chooser(sorts=True, wrong=wrong).bfloat16(), x.bfloat16())
+    reference = record(tmp_path / "r.h5", Chooser("topk"), x)
+    target = record(tmp_path / "t.h5", Chooser(way, wrong=wrong).bfloat16(), x.bfloat16())
     comparison = compare_traces(reference, target)
     assert wrong == comparison.defect
     assert any(notice.kind in ("flip", "tie-order") for notice in comparison.notices)

@@ -6,16 +6,33 @@ module paths; `*` also matches dots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, get_args
 
 from layerdiff.errors import RecorderError
 from layerdiff.record.keep import Keep
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Weights = Literal["none", "used", "all", "checkpoint"]
 DEFAULT_QUEUE_BYTES: Final = 512 * 1024 * 1024
+
+
+class Selection(TypedDict, total=False):
+    """What a caller says of a recording; `Recorder` says what each means, and what it is where nothing is said."""
+
+    modules: str | Iterable[str] | None
+    types: str | Iterable[str] | None
+    steps: str | int | Iterable[int] | None
+    ranks: int | Iterable[int] | None
+    keep: str | Mapping[str, str] | Keep | None
+    weights: str | None
+    operators: bool | str | Iterable[str]
+    fingerprints: bool
+    queue_bytes: int
 
 
 @dataclass(frozen=True)
@@ -69,20 +86,14 @@ class Options:
     """Copies of values that wait for the disk never hold more than this."""
 
     @classmethod
-    def checked(
-        cls,
-        *,
-        modules: str | Iterable[str] | None,
-        types: str | Iterable[str] | None,
-        steps: str | int | Iterable[int] | None,
-        ranks: int | Iterable[int] | None,
-        keep: object,
-        weights: str | None,
-        operators: bool | str | Iterable[str],
-        fingerprints: bool,
-        queue_bytes: int,
-    ) -> Options:
-        """Options as a caller writes them. Raises RecorderError where one is wrong."""
+    def checked(cls, **selection: Unpack[Selection]) -> Options:
+        """Options as a caller writes them. Raises RecorderError where one is wrong, and TypeError where there is none of that name."""
+        unknown = selection.keys() - Selection.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"a recording has no option {', '.join(sorted(unknown))}")
+        steps, ranks, keep = selection.get("steps"), selection.get("ranks"), selection.get("keep")
+        operators, weights = selection.get("operators", False), selection.get("weights")
+        queue_bytes = selection.get("queue_bytes", DEFAULT_QUEUE_BYTES)
         if weights is None:
             weights = "none" if operators is False else "used"
         if weights not in get_args(Weights):
@@ -90,14 +101,14 @@ class Options:
         if not isinstance(queue_bytes, int) or queue_bytes <= 0:
             raise RecorderError(f"queue_bytes={queue_bytes!r} is no positive number of bytes.")
         return cls(
-            modules=_globs("modules", modules),
-            types=_globs("types", types),
+            modules=_globs("modules", selection.get("modules")),
+            types=_globs("types", selection.get("types")),
             steps=None if steps is None else parse_steps(steps),
             ranks=None if ranks is None else frozenset([ranks] if isinstance(ranks, int) else ranks),
-            keep=keep if isinstance(keep, Keep) else Keep(keep),  # type: ignore[arg-type]  # Keep refuses what it does not know
+            keep=keep if isinstance(keep, Keep) else Keep(keep),
             weights=weights,  # type: ignore[arg-type]  # checked above
             operators=None if operators is False else ("*",) if operators is True else _globs("operators", operators),
-            fingerprints=bool(fingerprints),
+            fingerprints=bool(selection.get("fingerprints", True)),
             queue_bytes=queue_bytes,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +21,13 @@ from torch import nn
 from layerdiff.record.calls import Calls
 from layerdiff.record.collectives import Collectives
 from layerdiff.record.hooks import ModuleHooks
-from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
+from layerdiff.record.options import Options, Selection
 from layerdiff.record.sink import Edge, Patch, Pending, Value
 from layerdiff.trace.schema import CALLS, EDGES, VALUES, CallRow, CallStatus, ValueRow
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from layerdiff.record.operators import OperatorMode
 
 _TEXT_BYTES: Final = 24  # a shape, a path or a picture of arguments is shared by many rows
@@ -136,28 +138,10 @@ class Planner:
         path: str | os.PathLike[str] | None = None,
         model: nn.Module | None = None,
         *,
-        modules: str | Iterable[str] | None = None,
-        types: str | Iterable[str] | None = None,
-        steps: str | int | Iterable[int] | None = None,
-        ranks: int | Iterable[int] | None = None,
-        keep: str | Mapping[str, str] | None = None,
-        weights: str | None = None,
-        operators: bool | str | Iterable[str] = False,
-        fingerprints: bool = True,
-        queue_bytes: int = DEFAULT_QUEUE_BYTES,
         stop: bool = False,
+        **selection: Unpack[Selection],
     ) -> None:
-        options = Options.checked(
-            modules=modules,
-            types=types,
-            steps=steps,
-            ranks=ranks,
-            keep=keep,
-            weights=weights,
-            operators=operators,
-            fingerprints=fingerprints,
-            queue_bytes=queue_bytes,
-        )
+        options = Options.checked(**selection)
         self._path = None if path is None else Path(path)
         self._counter = _Stopping() if stop else Counter()
         self._error: Exception | None = None
@@ -212,10 +196,10 @@ class _Stopping(Counter):
 
 
 def plan_forward(
-    model: nn.Module, *args: Any, path: str | os.PathLike[str] | None = None, options: Mapping[str, Any] = {}, **kwargs: Any
+    model: nn.Module, *args: Any, path: str | os.PathLike[str] | None = None, options: Selection | None = None, **kwargs: Any
 ) -> Plan:
     """The plan of one forward `model(*args, **kwargs)`, run here and now. `options` are the Recorder's."""
-    with Planner(path, model, **options) as planner:
+    with Planner(path, model, **(options or {})) as planner:
         model(*args, **kwargs)
     return planner.plan()
 

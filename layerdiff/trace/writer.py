@@ -19,24 +19,18 @@ from typing import Any, Final
 
 import h5py
 import numpy as np
-from h5py import h5d, h5p, h5s
 from numpy.typing import NDArray
 
 from layerdiff.errors import RecorderError
 from layerdiff.trace import journal
 from layerdiff.trace.claim import claim, journal_path, part_path
-from layerdiff.trace.dtypes import BYTES, dtype_named
-from layerdiff.trace.hdf5_types import hdf5_type
 from layerdiff.trace.index_file import write_index
 from layerdiff.trace.metadata_file import MetadataFile
-from layerdiff.trace.raw_writes import pwrite_all, write_all
+from layerdiff.trace.raw_writes import write_all
 from layerdiff.trace.schema import (
     ABSENT,
-    FIRST_SLAB_BYTES,
     FORMAT,
     JOURNAL_FORMAT,
-    LARGE_VALUE_BYTES,
-    LAST_SLAB_BYTES,
     VERSION,
     CallRow,
     CallStatus,
@@ -45,11 +39,11 @@ from layerdiff.trace.schema import (
     Storage,
     ValueRow,
 )
+from layerdiff.trace.value_bytes import NOWHERE, ValueBytes
 
 BATCH_VALUES: Final = 256
 BATCH_BYTES: Final = 1 << 20
 BATCH_SECONDS: Final = 0.05
-_ALIGNMENT: Final = 16
 _STATISTICS: Final = int(Known.STATISTICS)
 _FINGERPRINT: Final = int(Known.FINGERPRINT)
 _NO_NUMBERS: Final = (*[float("nan")] * 4, 0, 0, 0)
@@ -79,24 +73,14 @@ class TraceWriter:
         self._file.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: readers follow no other
         self._file.attrs["version"] = np.array(VERSION, "<i4")
         self._file.attrs["complete"] = np.uint8(0)
-        self._data = self._file.create_group("data").id
-        self._slabs = self._file.create_group("slabs").id
-        self._creation = h5p.create(h5p.DATASET_CREATE)
-        self._creation.set_layout(h5d.CONTIGUOUS)
-        self._creation.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-        self._creation.set_fill_time(h5d.FILL_TIME_NEVER)
-        self._creation.set_obj_track_times(False)
+        self._bytes = ValueBytes(self._file, self._fd, self._line)
         self._texts: dict[str, int] = {}
-        self._calls = self._values = self._roots = self._datasets = self._slab_count = 0
+        self._calls = self._values = self._roots = 0
         self._addresses: list[int] = []  # where the bytes of each value are, -1 for none
         self._sizes: list[int] = []
         self._lines: list[str] = []
-        self._pending: list[NDArray[np.uint8] | bytes] = []
-        self._pending_bytes = self._pending_values = 0
+        self._values_since_flush = 0
         self._batch_begun = 0.0
-        self._slab = -1
-        self._slab_address = self._slab_size = self._slab_used = 0
-        self._slab_written = 0  # bytes of the slab that are in the file
         self._broken: OSError | None = None
         self._closed = False
         self._line("h", JOURNAL_FORMAT, *VERSION, os.getpid(), time.time())
@@ -156,19 +140,18 @@ class TraceWriter:
         `data` must not change until the next `flush`. Raises OSError where the bytes cannot be
         written (a full disk); the writer can then only be closed.
         """
-        storage, container, offset, nbytes, address = Storage.NONE, ABSENT, 0, 0, -1
+        place, nbytes = NOWHERE, 0
         if row.view is not None:
-            storage = Storage.PATCHED if row.patched else Storage.VIEW
+            place = NOWHERE._replace(storage=Storage.PATCHED if row.patched else Storage.VIEW)
         elif data is not None:
             nbytes = data.nbytes
-            if nbytes >= LARGE_VALUE_BYTES:
-                storage, container, address = Storage.DATASET, self._datasets, self._write_dataset(row, data)
-            else:
-                storage = Storage.SLAB
-                container, offset, address = self._write_slab(data)
+            try:
+                place = self._bytes.put(row, data)
+            except OSError as error:
+                raise self._break(error, self.part_path) from None
         value = self._values
         self._values += 1
-        self._addresses.append(address)
+        self._addresses.append(place.address)
         self._sizes.append(nbytes)
         text, fingerprint = self._text, row.fingerprint
         numbers = _NO_NUMBERS if row.statistics is None else row.statistics
@@ -185,9 +168,9 @@ class TraceWriter:
                     row.base,
                     text(row.view),
                     row.version,
-                    storage,
-                    container,
-                    offset,
+                    place.storage,
+                    place.container,
+                    place.offset,
                     nbytes,
                     text(row.reason),
                     known,
@@ -201,8 +184,8 @@ class TraceWriter:
                 )
             )
         )
-        self._pending_values += 1
-        if self._pending_values >= BATCH_VALUES or self._pending_bytes >= BATCH_BYTES:
+        self._values_since_flush += 1
+        if self._values_since_flush >= BATCH_VALUES or self._bytes.since_flush >= BATCH_BYTES:
             self.flush()
         return value
 
@@ -236,26 +219,17 @@ class TraceWriter:
         """
         if self._broken is not None:
             raise self._broken
-        self._write_pending()
+        try:
+            self._bytes.flush()
+        except OSError as error:
+            raise self._break(error, self.part_path) from None
         if self._lines:
             try:
                 write_all(self._journal, "".join(self._lines).encode())
             except OSError as error:
                 raise self._break(error, self._journal_path) from None
         self._lines.clear()
-        self._pending_values = self._pending_bytes = 0
-
-    def _write_pending(self) -> None:
-        if self._pending:
-            self._pwrite(self._pending, self._slab_address + self._slab_written)
-            self._pending.clear()
-        self._slab_written = self._slab_used
-
-    def _pwrite(self, parts: list[NDArray[np.uint8] | bytes], address: int) -> None:
-        try:
-            pwrite_all(self._fd, parts, address)
-        except OSError as error:
-            raise self._break(error, self.part_path) from None
+        self._values_since_flush = 0
 
     def _break(self, error: OSError, path: Path) -> OSError:
         """Remember the first error: after it nothing more is written, so that the journal stays true."""
@@ -280,50 +254,6 @@ class TraceWriter:
             self._line("t", text)
         return found
 
-    # places
-
-    def _write_dataset(self, row: ValueRow, data: NDArray[np.uint8]) -> int:
-        dtype = dtype_named(row.dtype)
-        shape: tuple[int, ...]
-        if dtype is None or dtype.kind == "complex":
-            stored, shape, kind = BYTES.raw, (data.nbytes,), hdf5_type(BYTES)
-        else:
-            stored, shape, kind = dtype.raw, row.shape, hdf5_type(dtype)
-        assert data.nbytes == int(np.prod(shape)) * stored.itemsize
-        dataset = self._create(self._data, self._datasets, kind, shape)
-        address = int(dataset.get_offset())
-        self._line("d", self._datasets, address, data.nbytes)
-        self._datasets += 1
-        self._pending_bytes += data.nbytes
-        self._pwrite([data.reshape(-1)], address)
-        return address
-
-    def _write_slab(self, data: NDArray[np.uint8]) -> tuple[int, int, int]:
-        nbytes = data.nbytes
-        if nbytes == 0:
-            return 0, 0, -1
-        padding = -self._slab_used % _ALIGNMENT
-        if self._slab < 0 or self._slab_used + padding + nbytes > self._slab_size:
-            self._new_slab()
-            padding = 0
-        if padding:
-            self._pending.append(b"\0" * padding)
-        offset = self._slab_used + padding
-        self._pending.append(data.reshape(-1))
-        self._slab_used = offset + nbytes
-        self._pending_bytes += nbytes
-        return self._slab, offset, self._slab_address + offset
-
-    def _new_slab(self) -> None:
-        self._write_pending()
-        self._slab_size = min(LAST_SLAB_BYTES, FIRST_SLAB_BYTES << self._slab_count)
-        self._slab = self._slab_count
-        self._slab_count += 1
-        dataset = self._create(self._slabs, self._slab, hdf5_type(BYTES), (self._slab_size,))
-        self._slab_address = int(dataset.get_offset())
-        self._slab_used = self._slab_written = 0
-        self._line("s", self._slab, self._slab_address, self._slab_size)
-
     # the end
 
     def close(self, *, reason: str | None = None) -> Path:
@@ -347,7 +277,9 @@ class TraceWriter:
             index.meta["roots"] = index.roots
             if reason is not None:
                 index.meta["incomplete"] = reason
-            self._trim_slab()
+            moved = self._bytes.trim()
+            if moved is not None:
+                write_all(self._journal, journal.line("s", *moved).encode())
             write_index(self._file, index, complete=reason is None)
             self._file.close()
             if self._metadata.error is not None:
@@ -367,21 +299,6 @@ class TraceWriter:
             os.close(self._fd)
             os.close(self._journal)
         return self.path
-
-    def _trim_slab(self) -> None:
-        """Give the last slab the size that is used of it. HDF5 hands the same space out again, as a rule."""
-        if self._slab < 0 or self._slab_written == self._slab_size or self._slab_written == 0:
-            return
-        used = os.pread(self._fd, self._slab_written, self._slab_address)
-        self._slabs.unlink(b"%d" % self._slab)
-        dataset = self._create(self._slabs, self._slab, hdf5_type(BYTES), (len(used),))
-        address = int(dataset.get_offset())
-        if address != self._slab_address:
-            pwrite_all(self._fd, [used], address)
-            write_all(self._journal, journal.line("s", self._slab, address, len(used)).encode())
-
-    def _create(self, group: Any, number: int, kind: Any, shape: tuple[int, ...]) -> Any:
-        return h5d.create(group, b"%d" % number, kind, h5s.create_simple(shape), self._creation)
 
     def discard(self) -> None:
         """Remove what was written, as if the recording had never begun."""

@@ -91,7 +91,11 @@ def test_a_signal_in_the_middle_of_a_hook(tmp_path: Path, recorded: Any) -> None
         import threading, time
         recorder = Recorder("trace.h5", model)
         recorder.start()
-        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        def interrupt():
+            while recorder.calls < 200:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=interrupt).start()
         while True:
             model(x)
         """,

@@ -48,3 +48,9 @@ def test_a_planner_counts_every_forward() -> None:
         one = plan_forward(model, tokens())
     assert (3, 2 * one.calls) == (plan.steps, plan.calls)
     assert plan.free_bytes is None and plan.fits is None
+
+
+def test_an_option_that_the_recorder_does_not_have_is_refused_as_the_recorder_refuses_it() -> None:
+    for make in (Planner, Recorder):
+        with pytest.raises(TypeError, match="kept"):
+            make("trace.h5", kept="full")  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.local import Local
+from layerdiff.judge.running import apart
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.recorded import Operation, Recorded
@@ -37,14 +38,14 @@ def carried_flip(runs: Both[Recorded], calls: tuple[int, int], contents: Callabl
         return None
     if deciding[0] is None or deciding[1] is None or deciding[0].shape != deciding[1].shape:
         return None
-    off = np.abs(deciding[0] - deciding[1])
-    incoming = float(np.max(off[np.isfinite(off)], initial=0.0))
+    incoming = float(np.max(apart(deciding[0], deciding[1]), initial=0.0))
     count = int(np.count_nonzero(chosen[0] != chosen[1]))
     name = operations.target.name.removeprefix("aten.")
     if np.array_equal(deciding[0], deciding[1], equal_nan=True):
         statement = f"{name}: {count} of {chosen[0].size} choices among values that tie are ordered otherwise"
         return Local(calls, "out", Verdict.FLIP, statement, 0.0, 0.0, "equal operands, both right", kind="tie-order", notice=True)
-    statement = f"{name}: {count} of {chosen[0].size} choices differ, since what came in differs by up to {incoming:.2g}; each is right"
+    since = f"what came in differs by up to {incoming:.2g}" if np.isfinite(incoming) else "what came in is masked otherwise"
+    statement = f"{name}: {count} of {chosen[0].size} choices differ, since {since}; each is right"
     rule = "both choices right for their operands"
     return Local(calls, "out", Verdict.FLIP, statement, incoming, incoming, rule, kind="carried-flip", notice=True)
 

@@ -1,18 +1,20 @@
 """Decisions (top-k, argmax, comparisons) that the two programs of a body make otherwise: by a rounding, by a tie, or wrongly.
 
 The reference decides for itself on exact operands. Where its margin is no more than what rounding makes of them it goes on with
-the target's decision, and that is said; else it keeps its own, and what follows shows the fault.
+the target's decision, and that is said; else it keeps its own, and what follows shows the fault. What follows may be a choice again (of
+experts, in the groups that were chosen), which is then asked anew: taken from the target it would hide what made it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
-from layerdiff.judge.running import Decision, Programs, Ran
+from layerdiff.judge.running import Decision, Programs, Ran, apart
 from layerdiff.judge.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import row_difference
@@ -21,6 +23,8 @@ from layerdiff.trace.arguments import Arguments
 Array = NDArray[Any]
 _ORDERED: Final = ("topk", "sort")
 """Operators that hand out values and their places in order."""
+_CHOOSING: Final = (*_ORDERED, "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "mode")
+"""Operators whose whole numbers are places in their operand."""
 
 
 def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: BodyVerdict) -> tuple[Ran, frozenset[int]]:
@@ -30,22 +34,56 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
     if otherwise:
         programs.decided_by.update(otherwise)
         ours = programs.run("reference")
-    if not ours.decisions:
-        return ours, frozenset()
-    noisy = programs.run("reference", noise=setting.rounding.as_expected)
-    kept = set()
-    for decision in ours.decisions:
-        call = decision.operation.call
-        unit = setting.rounding.unit_of_operands(decision.operation)
-        allowed = allowed_margin(decision, ours.operands.get(call), noisy.operands.get(call), unit)
-        wrong = bool(np.any(decision.margin > allowed))
-        if wrong:
-            kept.add(call)
-        said.findings.append(flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong))
-    said.findings = [local for local in said.findings if local.notice]
-    if kept:
+    kept: dict[int, dict[str, Array]] = {}
+    said_of: dict[int, Local] = {}
+    while fresh := [decision for decision in ours.decisions if decision.operation.call not in kept]:
+        noisy = programs.run("reference", noise=setting.rounding.as_expected, taken=kept)
+        wrong: dict[int, dict[str, Array]] = {}
+        for decision in fresh:
+            call = decision.operation.call
+            unit = setting.rounding.unit_of_operands(decision.operation)
+            allowed = allowed_margin(decision, ours.operands.get(call), noisy.operands.get(call), unit)
+            there = programs.aligned.get(call, programs.decided_by.get(call, -1))
+            operands = _decides_of(programs, "reference", call, ours), _decides_of(programs, "target", there, theirs)
+            decision.margin = np.maximum(decision.margin, _tied_on_one_side(decision, *operands))
+            if np.any(decision.margin > allowed):
+                wrong[call] = decision.own
+            else:
+                said_of[call] = flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong=False)
+        if not wrong:
+            break
+        kept |= wrong  # what follows of its own choice may be another choice, further on
+        said_of.clear()
         ours = programs.run("reference", kept=frozenset(kept))
+    said.findings += said_of.values()
     return ours, frozenset(kept)
+
+
+def _tied_on_one_side(decision: Decision, ours: Array | None, theirs: Array | None) -> Array:
+    """How far apart the exact operands are where the reference stands on the border itself: a tie of both sides, or of one alone.
+
+    A 0 that the target has as 1 is no tie, though the least of roundings would make it True; nor are masked numbers that the
+    target did not mask. Of a choice in a row the row counts.
+    """
+    nothing = np.zeros_like(decision.margin)
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return nothing
+    off = apart(ours, theirs)
+    if off.shape != nothing.shape:
+        off = off.max(-1, keepdims=True, initial=0.0)
+        if off.ndim != nothing.ndim or any(size not in (1, there) for size, there in zip(off.shape, nothing.shape, strict=True)):
+            return nothing
+    found: Array = np.where((decision.margin == 0) & decision.differs, off, 0.0)
+    return found
+
+
+def _decides_of(programs: Programs, side: str, call: int, ran: Ran) -> Array | None:
+    """The numbers that decide in a call, the largest first in a choice."""
+    args = ran.operands.get(call)
+    if args is None or not args.args or not isinstance(args.args[0], np.ndarray):
+        return None
+    ordered = _largest_first(_base(programs, side, call), args)
+    return args.args[0] if ordered is None else ordered
 
 
 def _by_other_calls(programs: Programs, ours: Ran, theirs: Ran) -> dict[int, int]:
@@ -77,11 +115,13 @@ def _base(programs: Programs, side: str, call: int) -> str:
     return str(getattr(programs.runs, side).operation(call).name.split(".")[1])
 
 
-def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> tuple[Local, int, dict[str, Array]] | None:
+def decided_otherwise(
+    setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut: Cut, fixed: Mapping[int, Mapping[str, Array]]
+) -> tuple[Local, int, dict[str, Array]] | None:
     """Whether whole numbers at a cut are indices into what the reference chose from, and the target's choice is as good up to rounding.
 
     However the target came by its own: by a sort, by a top-k, from the other end. What is said, the reference's call, and what it makes
-    of the target's choice; nothing where its results have another form.
+    of the target's choice; nothing where its results have another form. `fixed` are the results of calls that rounding is not to change.
     """
     (r, t), position = cut
     one, other = ours.cuts[r, position], theirs.cuts[t, position]
@@ -89,6 +129,8 @@ def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: R
         return None
     for call, args in ours.operands.items():
         operand = args.args[0] if args.args and isinstance(args.args[0], np.ndarray) else None
+        if _base(programs, "reference", call) not in _CHOOSING:
+            continue
         if operand is None or operand.dtype.kind != "f" or operand.shape[:-1] != one.shape[:-1]:
             continue
         if max(one.max(), other.max()) >= operand.shape[-1]:
@@ -98,8 +140,8 @@ def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: R
             np.take_along_axis(operand, other.reshape(one.shape).astype(np.int64), -1),
         )
         operation = programs.runs.reference.operation(call)
-        decision = Decision(operation, {}, np.abs(values[0] - values[1]), np.maximum(np.abs(values[0]), np.abs(values[1])))
-        noisy = programs.run("reference", noise=setting.rounding.as_expected)
+        decision = Decision(operation, {}, apart(*values), np.maximum(np.abs(values[0]), np.abs(values[1])), values[0] != values[1])
+        noisy = programs.run("reference", noise=setting.rounding.as_expected, taken=fixed)
         allowed = allowed_margin(decision, args, noisy.operands.get(call), setting.rounding.unit_of_operands(operation))
         if not np.any(decision.margin > allowed):
             made = ours.results.get(call, {})
@@ -111,8 +153,8 @@ def decided_otherwise(setting: Setting, programs: Programs, ours: Ran, theirs: R
 
 
 def allowed_margin(decision: Decision, exact: Arguments | None, noisy: Arguments | None, unit: float) -> Array:
-    """How far from the border rounding may move each element: some spreads of the operand, and its own rounding."""
-    found: Array = FLIP * _spread(exact, noisy) + 2 * unit * decision.scale
+    """How far from the border rounding may move each element: some spreads of the operand, and its own rounding; an infinity has none."""
+    found: Array = FLIP * _spread(exact, noisy) + 2 * unit * np.where(np.isfinite(decision.scale), decision.scale, 0.0)
     return found
 
 
@@ -136,6 +178,7 @@ def _spread(exact: Arguments | None, noisy: Arguments | None) -> float:
     found = 0.0
     for one, other in zip(exact.args, noisy.args, strict=False):
         if isinstance(one, np.ndarray) and one.dtype.kind == "f" and isinstance(other, np.ndarray) and one.shape == other.shape:
-            off = (one - other)[np.isfinite(one) & np.isfinite(other)]
+            finite = np.isfinite(one) & np.isfinite(other)
+            off = one[finite] - other[finite]
             found = max(found, float(np.sqrt(np.mean(np.square(off)))) if off.size else 0.0)
     return found

@@ -99,7 +99,8 @@ def _faults(
         if watched is None:
             watched = programs.run("target", watch=True, taken=passed)
         ours = programs.run("reference", watch=True, kept=kept, taken=taken)
-        decided = decided_otherwise(setting, programs, ours, theirs, cut)
+        own = {call: ours.results[call] for call in kept if call in ours.results}
+        decided = decided_otherwise(setting, programs, ours, theirs, cut, {**taken, **own})
         if decided is not None:
             said.findings.append(decided[0])
             differing = [other for other in differing if other != cut]

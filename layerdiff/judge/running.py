@@ -39,6 +39,8 @@ class Decision:
     """How far from the border each element, or row, of the deciding operand is; 0 where both decide alike."""
     scale: Array
     """The size of the operand there."""
+    differs: Array
+    """Where the two decide otherwise; of the form of `margin`, or of one that it is spread to."""
 
 
 @dataclass
@@ -235,26 +237,35 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
         return None
     made = {position: np.array(result) for position, result in own.items()}
     if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
-        margin = np.abs(own["out[0]"] - other["out[0]"])
-        return Decision(operation, made, margin, np.maximum(np.abs(own["out[0]"]), np.abs(other["out[0]"])))
+        one, two = own["out[0]"], other["out[0]"]
+        return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
     position = keys[0]
     differs = own[position] != other[position]
     operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
     first = operands[0]
     if operation.name.split(".")[1] in ("argmax", "argmin") and own[position].shape != first.shape:
         flat = own[position].ndim == 0 or own[position].size == 1
-        values = [_chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)]
-        return Decision(operation, made, np.abs(values[0] - values[1]), np.maximum(np.abs(values[0]), np.abs(values[1])))
+        one, two = _chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)
+        return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), differs.reshape(one.shape))
     second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
     if not isinstance(second, (int, float, np.ndarray)):
         second = 0.0
     if own[position].shape == first.shape and own[position].dtype.kind != "b":  # rounding to codes
-        return Decision(operation, made, np.where(differs, np.abs(first - np.floor(first) - 0.5), 0.0), np.abs(first))
+        return Decision(operation, made, np.where(differs, np.abs(first - np.floor(first) - 0.5), 0.0), np.abs(first), differs)
     try:
-        margin, scale = np.broadcast_arrays(np.abs(first - second), np.maximum(np.abs(first), np.abs(second)))
-        return Decision(operation, made, np.where(differs, margin, 0.0), scale)
+        margin, scale = np.broadcast_arrays(apart(first, np.asarray(second)), np.maximum(np.abs(first), np.abs(second)))
+        return Decision(operation, made, np.where(differs, margin, 0.0), scale, differs)
     except ValueError:
-        return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape))
+        return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape), differs)
+
+
+def apart(one: Array, other: Array) -> Array:
+    """How far apart two arrays are, element by element: 0 where both are the same infinity or NaN, infinite where one alone is."""
+    with np.errstate(invalid="ignore"):
+        off = np.abs(one - other)
+    off = np.where(np.isnan(off), np.inf, off)
+    same: Array = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, off)
+    return same
 
 
 def _chosen(operand: Array, indices: Array, flat: bool) -> Array:

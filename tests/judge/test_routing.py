@@ -93,3 +93,40 @@ def test_another_way_to_choose_decides_the_same(tmp_path: Path, way: str, wrong:
     comparison = compare_traces(reference, target)
     assert wrong == comparison.defect
     assert any(notice.kind in ("flip", "tie-order") for notice in comparison.notices)
+
+
+class Groups(nn.Module):
+    """Experts chosen in the groups whose two best are worth most; the weights are the scores without the bias that decided."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fault = fault
+        self.scores, self.bias = nn.Parameter(torch.randn(16, 12)), nn.Parameter(torch.randn(12) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (x @ self.scores).float().sigmoid()
+        biased = scores if self.fault == "no bias" else scores + self.bias
+        groups = biased.view(-1, 4, 3)
+        worth = groups.topk(1 if self.fault == "best alone" else 2).values.sum(-1)
+        if self.fault == "largest sum":
+            worth = groups.sum(-1)
+        chosen = worth.topk(3 if self.fault == "more groups" else 2, sorted=False).indices
+        mask = torch.zeros_like(worth).scatter_(1, chosen, 1.0).unsqueeze(-1).expand_as(groups).reshape(biased.shape)
+        if self.fault != "no groups":
+            biased = biased.masked_fill(~mask.bool(), float("-inf"))
+        best = biased.topk(3, sorted=False).indices
+        return torch.zeros_like(scores).scatter(1, best, scores.gather(1, best))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fault", ["", "no bias", "best alone", "largest sum", "more groups", "no groups"])
+def test_a_choice_that_another_choice_decided_is_asked_too(tmp_path: Path, fault: str, dtype: torch.dtype) -> None:
+    """Followed, the last choice would hide that the groups before it were chosen by other numbers."""
+    torch.manual_seed(3)
+    x = torch.randn(60, 16)
+    reference = record(tmp_path / "r.h5", Groups(), x)
+    target = record(tmp_path / "t.h5", Groups(fault).to(dtype), x.to(dtype))
+    found = compare_traces(reference, target)
+    assert ([], False) == ([o.site for o in found.origins], found.defect) if not fault else found.defect
+    assert not fault or all(origin.site.startswith("/") or "/" not in origin.site for origin in found.origins)

@@ -28,6 +28,7 @@ LEFT_TO_THRESHOLDS: Final = "judged by thresholds: "
 """What the statement of a site begins with where operators were recorded, and could not say anything; why follows."""
 
 _SAMPLED: Final = " rows sampled"
+_FITS: Final = ("ranks: residual of an equality", "own replay, 5: ", "own replay, 6: ")
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -35,6 +36,11 @@ Columns = Mapping[str, NDArray[Any]]
 def is_sampled(rule: str | None) -> bool:
     """Whether a rule says that it was applied to some of the rows (arithmetic/sampled.py), and not to every element."""
     return rule is not None and rule.endswith(_SAMPLED)
+
+
+def is_fit(rule: str | None) -> bool:
+    """Whether a rule's figure says how far an explanation is from what was recorded, and not how large what it explains is."""
+    return rule is not None and rule.startswith(_FITS)
 
 
 class Verdict(IntEnum):

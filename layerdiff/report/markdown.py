@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
@@ -21,8 +23,9 @@ from layerdiff.rows.further_runs import against_baseline, second_run, worst_besi
 from layerdiff.rows.grouped import Group, grouped
 from layerdiff.rows.header import judged_by
 from layerdiff.rows.placement_words import ranks_text
-from layerdiff.saved.comparison import Comparison, Unpaired
+from layerdiff.saved.comparison import Comparison, Side, Unpaired
 from layerdiff.saved.placements import Placements
+from layerdiff.trace.schema import CallKind
 
 _ORIGINS: Final = 25
 _EVIDENCE: Final = 12
@@ -250,17 +253,23 @@ def _reproduce(comparison: Comparison) -> Iterator[str]:
     option = "" if profile == "strict" else f" --profile {shlex.quote(str(comparison.profile.get('path') or profile))}"
     further = "" if comparison.again is None else f" --again {shlex.quote(comparison.again.side.path)}"
     further += "" if comparison.baseline is None else f" --baseline {shlex.quote(comparison.baseline.path)}"
-    operators = "" if judged_by(comparison) is None else " --operators"
     yield "### Reproduce\n"
     if comparison.reference is None:
-        recorded = "torchrun --nproc-per-node N -m layerdiff record -o target/ -- SCRIPT ARGS"
-        yield fenced(f"{recorded}\nlayerdiff diff {target} --self{option}", "sh")
+        yield fenced(f"{_recorded(comparison, 'target', comparison.target)}\nlayerdiff diff {target} --self{option}", "sh")
         return
     reference = shlex.quote(comparison.reference.path)
     commands = [
-        f"layerdiff record{operators} -o reference.h5 -- SCRIPT ARGS   # on the machine of the reference",
-        f"layerdiff record{operators} -o target.h5 -- SCRIPT ARGS      # on the machine of the target",
+        f"{_recorded(comparison, 'reference', comparison.reference)}   # on the machine of the reference",
+        f"{_recorded(comparison, 'target', comparison.target)}   # on the machine of the target",
         f"layerdiff diff {reference} {target}{option}{further}",
         f"layerdiff show {reference} {target}{option}        # in the terminal",
     ]
     yield fenced("\n".join(commands), "sh")
+
+
+def _recorded(comparison: Comparison, name: str, side: Side) -> str:
+    """The command that makes such a trace again: of as many ranks, with operators where this one has some."""
+    sites, ranks = comparison.sites, len(side.files)
+    operators = bool(np.any((sites["kind"] == CallKind.OPERATOR) & (sites[f"{name}_call"] >= 0)))
+    command = "layerdiff record" if ranks == 1 else f"torchrun --nproc-per-node {ranks} -m layerdiff record"
+    return f"{command}{' --operators' if operators else ''} -o {shlex.quote(side.path)} -- SCRIPT ARGS"

@@ -12,7 +12,7 @@ from layerdiff.judge.tables import Source
 from layerdiff.rows.call_record import CallRecord
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, against, amount, count, exact, figure, ratio
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, exact, figure, label, times
 from layerdiff.rows.operators import one_sided
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
@@ -79,10 +79,10 @@ def _origin(comparison: Comparison, origin: Origin, width: int, *, several: bool
 
 
 def _measured(measured: float | None, allowed: float | None, rule: str) -> Line:
-    over = None if measured is None or not allowed else measured / allowed
+    over = times(measured, allowed, rule)
     figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
-    times = f"  {ratio(over)}" if over is not None else ""
-    return line(_label("measured" if figures else "rule"), figures, (times, Tone.STRONG), (f"{'  ' if figures else ''}{rule}", Tone.DIM))
+    over = f"  {over}" if over else ""
+    return line(_label(label(rule) if figures else "rule"), figures, (over, Tone.STRONG), (f"{'  ' if figures else ''}{rule}", Tone.DIM))
 
 
 def _evidence(evidence: Mapping[str, Any], width: int) -> list[Line]:

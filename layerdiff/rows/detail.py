@@ -7,7 +7,7 @@ import numpy as np
 from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, ratio
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, label, times
 from layerdiff.rows.placement_words import ranks_text
 from layerdiff.rows.ranks import values_of
 from layerdiff.rows.table import Rows
@@ -75,12 +75,12 @@ def _said(glyph: str, word: str, tone: Tone, text: str, width: int, most: int) -
 
 
 def _measured(measured: float | None, allowed: float | None, rule: str, width: int) -> Line:
-    over = None if measured is None or allowed is None or not allowed else measured / allowed
+    over = times(measured, allowed, rule)
     figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
-    times = f"  {ratio(over)}" if over is not None else ""
-    head = "measured  " if figures else ""
-    room = width - len(head) - len(figures) - len(times) - (2 if figures else 0)
-    return line((head, Tone.DIM), figures, (times, Tone.STRONG), ("  " if figures else "", Tone.DIM), (shorten(rule, room), Tone.DIM))
+    over = f"  {over}" if over else ""
+    head = f"{label(rule)}  " if figures else ""
+    room = width - len(head) - len(figures) - len(over) - (2 if figures else 0)
+    return line((head, Tone.DIM), figures, (over, Tone.STRONG), ("  " if figures else "", Tone.DIM), (shorten(rule, room), Tone.DIM))
 
 
 def _fold(rows: Rows, index: int, width: int) -> list[Line]:

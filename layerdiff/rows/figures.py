@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from layerdiff.judge.tables import is_fit
+
 UNKNOWN: Final = "-"
 FIGURE_CELLS: Final = 8
 RATIO_CELLS: Final = 8
@@ -59,14 +61,29 @@ _COUNTED: Final = ("non-finite", "discrete values", "flip")
 """Rules that count elements, by the ends of their names."""
 
 
+def label(rule: str) -> str:
+    """What stands before `against`."""
+    return "fit" if is_fit(rule) else "measured"
+
+
+def times(measured: float | None, allowed: float | None, rule: str) -> str:
+    """How many times the allowance was measured; nothing of an explanation that fits, nor where one is unknown or nothing allowed."""
+    return "" if measured is None or not allowed or is_fit(rule) else ratio(measured / allowed)
+
+
 def against(measured: float | None, allowed: float | None, rule: str) -> str:
-    """`0.0492 of 0.012 allowed`: both in the same notation, since they are there to be compared; counts say what they count."""
+    """`0.0492 of 0.012 allowed`: both in the same notation, since they are there to be compared; counts say what they count.
+
+    Of an explanation `3e-7 off what was recorded, at most 0.02 may be`: it holds because it is that near.
+    """
     if measured is not None and rule.endswith(_COUNTED) and float(measured).is_integer():
         return f"{amount(int(measured), 'element')}, {'none' if not allowed else count(int(allowed))} allowed"
     texts = [exact(measured), exact(allowed)]
     if sum("e" in text for text in texts) == 1 and "0" not in texts:
         both = zip(texts, (measured, allowed), strict=True)
         texts = [text if value is None or "e" in text else _scientific(value) for text, value in both]
+    if is_fit(rule):
+        return f"the explanation is {texts[0]} off what was recorded, at most {texts[1]} may be"
     return f"{texts[0]} of {texts[1]} allowed"
 
 

@@ -7,13 +7,12 @@ worst of its calls and is no origin itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.diagnose.findings import Origin
-from layerdiff.judge.tables import Columns, Source, Verdict
+from layerdiff.judge.tables import Columns, Source, Verdict, is_fit
 from layerdiff.rows.tree import Ints, Tree
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import Role
@@ -32,7 +31,7 @@ class Judged:
     incomparable_upto: Ints
     """Shape (n + 1,): how many calls before this place are not comparable."""
     ratio: NDArray[np.float64]
-    """measured / allowed of the call itself; nan if unknown, inf where nothing was allowed."""
+    """measured / allowed of the call itself; nan if unknown or the figure of a fit, inf where nothing was allowed."""
     difference: NDArray[np.float64]
     """Largest relative L2 difference of its outputs; 0 for the same bits, nan if unknown, inf where only one side is finite."""
     estimated: NDArray[np.bool_]
@@ -107,10 +106,16 @@ def _differences(sites: Columns, pairs: Columns, count: int) -> tuple[NDArray[np
     return difference, estimated
 
 
-def _ratios(measured: NDArray[Any], allowed: NDArray[Any]) -> NDArray[np.float64]:
+def _ratios(comparison: Comparison) -> NDArray[np.float64]:
+    sites = comparison.sites
+    measured, allowed, rules = np.asarray(sites["measured"]), np.asarray(sites["allowed"]), np.asarray(sites["rule"])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.asarray(measured, np.float64) / np.asarray(allowed, np.float64)
-    ratio[(np.asarray(measured) == 0) & (np.asarray(allowed) >= 0)] = 0.0
+        ratio = measured.astype(np.float64) / allowed.astype(np.float64)
+    ratio[(measured == 0) & (allowed >= 0)] = 0.0
+    used = np.flatnonzero(np.bincount(rules[rules >= 0], minlength=1)).tolist()
+    fits = [rule for rule in used if is_fit(comparison.texts[rule])]
+    if fits:
+        ratio[np.isin(rules, fits)] = np.nan
     out: NDArray[np.float64] = ratio
     return out
 
@@ -141,7 +146,7 @@ def judged(comparison: Comparison, tree: Tree) -> Judged:
         worst=worst,
         origins_upto=upto,
         incomparable_upto=incomparable,
-        ratio=tree.by_place(_ratios(sites["measured"], sites["allowed"])),
+        ratio=tree.by_place(_ratios(comparison)),
         difference=tree.by_place(difference),
         estimated=tree.by_place(estimated),
         origin_at=origin_at,

@@ -51,6 +51,9 @@ def listing(comparison: Comparison, tree: Tree, seen: Judged, *, sort: Sort, onl
         origins = np.fromiter(seen.origin_at, np.int64, len(seen.origin_at))
         places = np.intersect1d(places, origins, assume_unique=True)
     if sort is not Sort.EXECUTION:
-        key = (seen.difference if sort is Sort.DIFFERENCE else seen.ratio)[places]
+        key = np.array(seen.difference if sort is Sort.DIFFERENCE else seen.ratio)
+        origins = np.fromiter(seen.origin_at, np.int64, len(seen.origin_at))
+        key[origins[np.isnan(key[origins])]] = np.inf  # it is convicted by another figure
+        key = key[places]
         places = places[np.argsort(-np.where(np.isnan(key), -1.0, key), kind="stable")]
     return places

@@ -16,7 +16,7 @@ from layerdiff.rows.alone import checked, commands
 from layerdiff.rows.cells import visible
 from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import against, amount, count, ratio
+from layerdiff.rows.figures import against, amount, count, label, times
 from layerdiff.rows.further_runs import against_baseline, second_run
 from layerdiff.rows.grouped import Group, explained, grouped
 from layerdiff.rows.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
@@ -192,9 +192,9 @@ def _origin(number: int, group: Group, name: str, several_steps: bool, ranks: st
     ]
     rule = visible(origin.rule)
     if origin.measured is not None or origin.allowed is not None:
-        times = f" ({ratio(origin.measured / origin.allowed)})" if origin.measured is not None and origin.allowed else ""
-        figures = against(origin.measured, origin.allowed, origin.rule) + times
-        lines.append(line(("    measured ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
+        over = times(origin.measured, origin.allowed, origin.rule)
+        figures = against(origin.measured, origin.allowed, origin.rule) + (f" ({over})" if over else "")
+        lines.append(line((f"    {label(origin.rule):<8} ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))
     if ranks is not None:

@@ -206,11 +206,11 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
         return own("order-consistent", "4: elementwise bound", most, 1.0, f"The worst of {count} elements is at {most:.3g} of its bound.")
     if terms >= FEW_TERMS and valid and count < FEW_RESULTS and most <= 1.0:
         statement = f"Inside the deterministic bound ({most:.3g} of it); {count} results are too few for statistics."
-        return own("order-consistent", f"4: bound only, {count} outputs (F1)", most, 1.0, statement)
+        return own("order-consistent", f"4: bound only, {count} outputs", most, 1.0, statement)
     if not few and valid and zrms <= ZRMS_LIMIT and zmax <= ZMAX_LIMIT:
         measured, allowed = (zrms, ZRMS_LIMIT) if zrms / ZRMS_LIMIT >= zmax / ZMAX_LIMIT else (zmax, ZMAX_LIMIT)
         statement = f"{terms} additions at {residual.accumulator.name} make this error: {_figures(zrms, zmax)}."
-        return own("order-consistent", "4: excess over sigma (F4, F8)", measured, allowed, statement)
+        return own("order-consistent", "4: excess over sigma", measured, allowed, statement)
     ran = orders(residual, most <= BEYOND) if orders is not None and count >= ENOUGH else None
     if ran is not None and ran.winners and ran.enough:
         first, best = ran.winners[0], ran.winners[0].candidate
@@ -235,7 +235,7 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
     if named is not None:
         return own(named.verdict, "7: structure", *_decided(few, most, zrms, zmax), named.statement, named.cause, **named.evidence)
     if most > 1.0:
-        rung = "8: elementwise bound" if terms < FEW_TERMS else "8: deterministic bound (F1)"
+        rung = "8: elementwise bound" if terms < FEW_TERMS else "8: deterministic bound"
         beyond = int(np.count_nonzero(over > 1.0))
         size = "without an error allowed" if np.isinf(most) else f"the worst at {most:.3g} times it"
         return own(
@@ -248,7 +248,7 @@ def _finite(residual: Residual, distance: NDArray[np.float64], spread: Spread, e
         )
     measured, allowed = _decided(few, most, zrms, zmax)
     statement = f"More than {terms} additions at {residual.accumulator.name} make: {_figures(zrms, zmax)}."
-    return own("unexplained", "9: excess over sigma (F4, F8)", measured, allowed, statement)
+    return own("unexplained", "9: excess over sigma", measured, allowed, statement)
 
 
 def _figures(zrms: float, zmax: float) -> str:

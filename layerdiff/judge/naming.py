@@ -88,7 +88,10 @@ def _following(ran: Ran) -> set[int]:
 def _given_another(
     programs: Programs, our_ran: Ran, their_ran: Ran, reference: int, target: int
 ) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
-    """An operand of two aligned calls that comes from a call that makes something else: the reference's, whose result is not handed on."""
+    """An operand of two aligned calls that comes from elsewhere.
+
+    From another call: the reference's is named, whose result is not handed on. From another module, or another input: the two calls.
+    """
     ours, theirs = programs.runs.reference, programs.runs.target
     for position, value in theirs.operation(target).inputs.items():
         partner = ours.operation(reference).inputs.get(position)
@@ -102,6 +105,26 @@ def _given_another(
             given = "a value that came in" if there is None else shown(theirs, there)
             static = f"{shown(theirs, target)} is given {given} in place of what {shown(ours, here)} makes"
             return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
+        if here is None and there is None:
+            crossed = Both(_crossed(programs, "reference", partner), _crossed(programs, "target", value))
+            if crossed.reference is not None and crossed.target is not None and crossed.reference != crossed.target:
+                given, usual = crossed.target[1], crossed.reference[1]
+                return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {given} in place of {usual}"}
+    return None
+
+
+def _crossed(programs: Programs, side: str, value: int) -> tuple[object, str] | None:
+    """How a value came into the body: by which call inside it, or as which of its inputs, and in words; None where neither."""
+    run: Recorded = getattr(programs.runs, side)
+    here, memory = 0 if side == "reference" else 1, run.place(value).memory[0]
+    for pair, interface in programs.body.children.items():
+        for position, values in interface.outputs:
+            if run.place(values[here]).memory[0] == memory:
+                hands_on = "hands on" if position == "out" else f"hands on as {position}"
+                return (pair, position), f"what {run.file.site(pair[here]) or 'the root'} {hands_on}"
+    for position, values in programs.body.interface.inputs:
+        if run.place(values[here]).memory[0] == memory:
+            return position, f"{position} of the module"
     return None
 
 

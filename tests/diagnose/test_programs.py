@@ -78,7 +78,7 @@ def test_the_same_fault_elsewhere_is_said_with_each_of_its_sites() -> None:
 
 
 def test_two_kinds_of_findings_at_one_site_are_two_origins() -> None:
-    own = replace(LOCAL, rule="own replay, 8: deterministic bound (F1)", measured=3.0)
+    own = replace(LOCAL, rule="own replay, 8: deterministic bound", measured=3.0)
     source = replace(LOCAL, value="source.in[1]", rule="sources")
     assert {RULE, own.rule, "sources"} == {origin.rule for origin in origins(table(), Found(1, LOCAL), Found(1, own), Found(1, source))}
 

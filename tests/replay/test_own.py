@@ -134,7 +134,7 @@ def test_an_operator_that_no_contract_knows_says_how_its_error_was_found(tmp_pat
     assert ";" in found.rung
 
 
-CONVICTED = Own("unexplained", "9: excess over sigma (F4, F8)", 20.0, 1.5, 20.0, 50.0, 64, 0, None, "")
+CONVICTED = Own("unexplained", "9: excess over sigma", 20.0, 1.5, 20.0, 50.0, 64, 0, None, "")
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ INTERRUPTED: Final = 130
 
 def code_of(comparison: Comparison) -> int:
     """The code that says whether a comparison is a defect; one in which nothing could be compared is unusable."""
-    if comparison.defect:
-        return DEFECT
-    return UNUSABLE if comparison.verdict.label == "not-comparable" else OK
+    if comparison.verdict.label == "not-comparable":
+        return UNUSABLE
+    return DEFECT if comparison.defect else OK
 
 
 def guarded(run: Callable[..., int]) -> Callable[..., NoReturn]:

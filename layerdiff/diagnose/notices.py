@@ -16,7 +16,7 @@ from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
-from layerdiff.judge.tables import Source, Verdict
+from layerdiff.judge.tables import Source, Verdict, of_another_form
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import Trace
@@ -131,11 +131,12 @@ def _inputs(evidence: Evidence) -> Iterator[Notice]:
     top = (sites["parent"][pairs["site"]] < 0) & (pairs["role"] == Role.INPUT) & (sites["kind"][pairs["site"]] == CallKind.MODULE)
     roots = top & ~_is_state(evidence, top)
     begins = _as_it_begins(evidence, top)
+    other_form = of_another_form(pairs, texts)
     seen: set[tuple[str, str]] = set()
     for pair in np.flatnonzero(roots).tolist():
         row = int(pairs["site"][pair])
         position, step, site = texts[int(pairs["position"][pair])] or "", int(sites["step"][row]), texts[int(sites["site"][row])] or ""
-        if pairs["reference_shape"][pair] != pairs["target_shape"][pair]:
+        if other_form[pair]:
             kind = "shape-differs"
             shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
             said = f"the input {position} of step {step} has another shape: {shapes}"
@@ -282,6 +283,7 @@ def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]
     rounded: list[str] = []
     unsure: list[str] = []
     known: set[tuple[str, str]] = set()
+    other_form = of_another_form(pairs, texts)
     for pair in np.flatnonzero(pairs["role"] == Role.WEIGHT).tolist():
         site, position = texts[int(sites["site"][int(pairs["site"][pair])])] or "", texts[int(pairs["position"][pair])] or ""
         if (site, position) in known:
@@ -289,8 +291,7 @@ def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]
         known.add((site, position))
         if f"{site}.{position}".lstrip(".") in explained:
             continue
-        same_shape = pairs["reference_shape"][pair] == pairs["target_shape"][pair]
-        if not same_shape or _differs_beyond_rounding(evidence, pair):
+        if other_form[pair] or _differs_beyond_rounding(evidence, pair):
             differing.append((site, position, pair))
         elif not pairs["equal"][pair] and (pairs["source"][pair] == Source.BYTES or pairs["mismatched"][pair] == 0):
             rounded.append(f"{site}.{position}".lstrip("."))
@@ -298,7 +299,7 @@ def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]
             unsure.append(f"{site}.{position}".lstrip("."))
     if differing:
         site, position, pair = differing[0]
-        how = _how_much(evidence, pair) if pairs["reference_shape"][pair] == pairs["target_shape"][pair] else "another shape"
+        how = "another shape" if other_form[pair] else _how_much(evidence, pair)
         more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
         yield Notice(
             "weight-differs",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from layerdiff.align.forms import same_form
 from layerdiff.align.positions import pair_positions
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -131,7 +132,7 @@ def _paired_values(runs: Both[Recorded], pair: Pair, role: Role) -> list[tuple[s
     if left or over:
         return None
     values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
-    same = all(runs.reference.file.shape(r) == runs.target.file.shape(t) for _, (r, t) in values)
+    same = all(same_form(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values)
     return values if same else None
 
 
@@ -142,6 +143,6 @@ def _common(runs: Both[Recorded], pair: Pair) -> Interface:
         ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
         found, _, _ = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
         values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
-        return tuple((p, (r, t)) for p, (r, t) in values if runs.reference.file.shape(r) == runs.target.file.shape(t))
+        return tuple((p, (r, t)) for p, (r, t) in values if same_form(runs.reference.file.shape(r), runs.target.file.shape(t)))
 
     return Interface(common(Role.INPUT), common(Role.OUTPUT))

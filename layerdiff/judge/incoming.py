@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import same_form
 from layerdiff.judge.bodies import Body, Pair
 from layerdiff.judge.constants import Constants, as_mask
 from layerdiff.replay.recorded import Recorded
@@ -86,7 +87,7 @@ class Incoming:
         return there
 
     def _fits(self, reference: int, target: int) -> bool:
-        return self._runs.reference.file.shape(reference) == self._runs.target.file.shape(target)
+        return same_form(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))
 
     def routed_otherwise(self, body: Body) -> NDArray[np.bool_] | None:
         """Shape (tokens,): which tokens the two runs chose otherwise for, by the choices that come into a body or are made in it.

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import same_form
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Source, Texts
 from layerdiff.measure.equality import same_bits
@@ -34,7 +35,7 @@ class Numbers:
 
 def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
     """Measure one pair: from its bytes, else from recorded statistics. An unreadable value is a result with a reason."""
-    if files.reference.shape(values.reference) != files.target.shape(values.target):
+    if not same_form(files.reference.shape(values.reference), files.target.shape(values.target)):
         shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
         return Numbers({"source": int(Source.NOTHING)}, f"shapes differ: reference {list(shapes.reference)}, target {list(shapes.target)}")
     try:

@@ -265,7 +265,9 @@ def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, i
             continue
         for position, made in one.items():
             there = other.get(position)
-            if there is not None and (there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING):
+            if there is None or (there.dtype.kind == "f") != (made.dtype.kind == "f"):
+                continue  # positions are added up, too: that is no other scalar
+            if there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING:
                 return reference, target
     return None
 

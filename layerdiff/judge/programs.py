@@ -43,6 +43,8 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
+NOTHING_IN_COMMON: Final = "what it returns has no value of the same form in both runs"
+"""Why a body without a single cut is not judged: two programs that hand on nothing comparable may compute anything."""
 _NEAR: Final = 2
 """How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
 
@@ -106,6 +108,11 @@ def judge_programs(
 def _leave_to_thresholds(body: Body, found: Judgement) -> None:
     """Nothing is said of a body with a call that was neither replayed nor held against anything, unless something was found in it."""
     call = body.calls[1]
+    if call in found.judged and not body.interface.outputs and not body.children:
+        found.unjudged[call] = NOTHING_IN_COMMON
+        found.by_thresholds.add(call)
+        found.judged -= {call, *body.dissolved.target}
+        return
     unknown = [item for item in body.items.target if item in found.unjudged and item not in found.held]
     if call not in found.judged or not unknown or any(local.calls[1] in body.items.target and not local.notice for local in found.findings):
         return

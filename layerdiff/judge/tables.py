@@ -7,12 +7,15 @@ numbers. TEXT columns hold indices into `Texts`, -1 for absent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from layerdiff.align.forms import same_form
 
 TEXT: Final = np.dtype("<i4")
 _ROW: Final = np.dtype("<i8")
@@ -36,6 +39,19 @@ Columns = Mapping[str, NDArray[Any]]
 def is_sampled(rule: str | None) -> bool:
     """Whether a rule says that it was applied to some of the rows (arithmetic/sampled.py), and not to every element."""
     return rule is not None and rule.endswith(_SAMPLED)
+
+
+def of_another_form(pairs: Columns, texts: Texts) -> NDArray[np.bool_]:
+    """Per pair: whether the two shapes are not forms of one thing (align/forms.py)."""
+    found: NDArray[np.bool_] = np.asarray(pairs["reference_shape"] != pairs["target_shape"])
+    known: dict[tuple[int, int], bool] = {}
+    for pair in np.flatnonzero(found).tolist():
+        both = int(pairs["reference_shape"][pair]), int(pairs["target_shape"][pair])
+        if both not in known:
+            one, other = (tuple(json.loads(texts[text] or "[]")) for text in both)
+            known[both] = not same_form(one, other)
+        found[pair] = known[both]
+    return found
 
 
 def is_fit(rule: str | None) -> bool:

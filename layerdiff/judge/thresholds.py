@@ -18,7 +18,7 @@ from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, STATI
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
 from layerdiff.judge.state import state_coming_in
-from layerdiff.judge.tables import Columns, Source, Texts, Verdict
+from layerdiff.judge.tables import Columns, Source, Texts, Verdict, of_another_form
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.schema import CallKind, Role
 
@@ -132,7 +132,7 @@ class _Judge:
         """Per pair: a weight that differs by more than rounding. It is named by a notice, and excuses its own module."""
         pairs = self._pairs
         rounded = np.where(pairs["reference_dtype"] == pairs["target_dtype"], 0.0, self._roundoff)
-        shapes = pairs["reference_shape"] != pairs["target_shape"]
+        shapes = of_another_form(pairs, self._texts)
         from_statistics = pairs["source"] == Source.STATISTICS
         rounded = rounded + np.where(from_statistics, STATISTICS_ROUNDOFF, 0.0)
         verified = np.where(from_statistics, pairs["mismatched"], -1)  # what fingerprints say, where bytes are not kept

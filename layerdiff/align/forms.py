@@ -1,0 +1,28 @@
+"""Whether two shapes are forms of one thing: an engine has the tokens of a batch in one dimension, where a model has two."""
+
+from __future__ import annotations
+
+import math
+
+Shape = tuple[int, ...]
+
+
+def same_form(one: Shape, other: Shape) -> bool:
+    """Whether values of these shapes hold the same elements in the same row-major order, by their shapes alone.
+
+    They are equal but for dimensions of size 1, and for leading dimensions that one of them has as their product: [2, 20, 64]
+    and [40, 64], or [1, 20] and [20]. Other ways to the same number of elements, a transposed one among them, are not.
+    """
+    if one == other:
+        return True
+    short, long = sorted((_without_ones(one), _without_ones(other)), key=len)
+    if short == long:
+        return True
+    if not short:
+        return False
+    leading = len(long) - len(short) + 1
+    return long[leading:] == short[1:] and math.prod(long[:leading]) == short[0]
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)

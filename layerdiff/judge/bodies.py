@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from layerdiff.align.forms import same_form
+from layerdiff.align.forms import Shape, leading_of, same_form
 from layerdiff.align.positions import pair_positions
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -81,6 +81,21 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
     back = set(pairs.values())
     unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
     return Body(calls, whole, items, children, dissolved, unpaired)
+
+
+def tokens_of(runs: Both[Recorded], body: Body) -> Shape | None:
+    """The dimensions that one of the runs has as one, batch and positions; empty where they differ in dimensions of size 1 alone.
+
+    None where all that crosses has the same shapes in both runs.
+    """
+    differ = False
+    for interface in (body.interface, *body.children.values()):
+        for _, (reference, target) in (*interface.inputs, *interface.outputs):
+            shapes = runs.reference.file.shape(reference), runs.target.file.shape(target)
+            differ = differ or shapes[0] != shapes[1]
+            if found := leading_of(*shapes):
+                return found
+    return () if differ else None
 
 
 def whole_body(runs: Both[Recorded], calls: Pair) -> Body | None:

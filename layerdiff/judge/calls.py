@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from layerdiff.align.forms import canonical
 from layerdiff.align.sequence import align_sequences
-from layerdiff.judge.bodies import Body
+from layerdiff.judge.bodies import Body, tokens_of
 from layerdiff.judge.wiring import is_float_cast
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -19,6 +20,7 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
     tokens: list[list[Any]] = []
     loose: list[list[Any]] = []
     items: list[list[int]] = []
+    leading = tokens_of(runs, body)
     for here, (side, run) in enumerate((("reference", runs.reference), ("target", runs.target))):
         children = {pair[here]: pair for pair in body.children}
         exact: list[Any] = []
@@ -35,6 +37,8 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
             if is_float_cast(run, operation):
                 continue
             shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
+            if leading is not None:
+                shapes = tuple(canonical(shape, leading) for shape in shapes)
             exact.append((operation.name, shapes))
             names.append(operation.name)
             kept.append(item)

@@ -108,7 +108,7 @@ def _faults(
                 taken[decided[1]] = decided[2]
                 ours = programs.run("reference", kept=kept, taken=taken)
             continue
-        place = name_call(programs, wiring, ours, watched, cut) or name_wiring(programs, cut)
+        place = name_call(programs, wiring, ours, watched, cut, difference.figure) or name_wiring(programs, cut)
         if place is None or (named and "handed_to" in place[2]):  # not made here; or what a fault that was named does elsewhere
             differing = [other for other in differing if other != cut]
             continue

@@ -1,24 +1,26 @@
 """`name_call`: which call it is at which two programs of a body part, and what the two calls differ in besides their values.
 
 In order: aligned calls that are given other scalars and make something else; the first exact value of the target's program that
-the reference's never makes; the first of the reference's that the target's never makes. A value is known by its norm and by a
-projection that knows positions: without the second, a swapped head is the right one.
+the reference's never makes; the first of the reference's that the target's never makes (equals.py). What reaches the cut only through
+a value that both make is looked at last: rewritten on the way to a right value, it is no fault.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.bodies import tokens_of
 from layerdiff.judge.constants import is_masked
+from layerdiff.judge.equals import Equals
 from layerdiff.judge.local import Local
 from layerdiff.judge.running import Programs, Ran
-from layerdiff.judge.setting import NOTHING, Cut
+from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, Cut
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
@@ -26,18 +28,35 @@ from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 
 Array = NDArray[Any]
+_FAR: Final = 1000.0
+"""How many times further two programs part than a value that they both make, though not to the last bit."""
 
 
-def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
-    """The call where the programs part on their way to a cut: calls, position, evidence."""
+def name_call(
+    programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut, figure: float
+) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+    """The call where the programs part on their way to a cut, by `figure`: calls, position, evidence."""
     back = {t: r for r, t in programs.aligned.items()}
+    near = BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING  # a table that was rounded makes no such difference
+    tokens = tokens_of(programs.runs, programs.body) or ()
+    known = Both(Equals.of(ours, near, tokens), Equals.of(theirs, near, tokens))
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
+    beside = Both(
+        {r: theirs.results[t] for r, t in programs.aligned.items() if t in theirs.results},
+        {t: ours.results[r] for r, t in programs.aligned.items() if r in ours.results},
+    )
+    held = Both(known.target.holds(ours, beside.reference), known.reference.holds(theirs, beside.target))
+    apart = Both(cone(programs, "reference", cut, held.reference), cone(programs, "target", cut, held.target))
     if programs.incoming.own_choices:  # what follows from other choices is no fault
         cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
-    first = _first_without_equal(theirs, ours, cones.target - _copies(programs.runs.target, cones.target))
-    first = first or _first_without_equal(theirs, ours, cones.target)
-    other = _first_without_equal(ours, theirs, cones.reference)
-    changed = _first_changed(programs, wiring, ours, theirs, cones.target)
+        apart = Both(apart.reference - _following(ours), apart.target - _following(theirs))
+    first = other = None
+    for inside, equals in ((apart, known), (cones, Both(Equals.of(ours, NOTHING, tokens), Equals.of(theirs, NOTHING, tokens)))):
+        first = first or equals.reference.first_without(theirs, inside.target - _copies(programs.runs.target, inside.target))
+        first = first or equals.reference.first_without(theirs, inside.target)
+        other = other or equals.target.first_without(ours, inside.reference)
+    changed = _first_changed(programs, wiring, ours, theirs, apart.target)
+    changed = changed or _first_changed(programs, wiring, ours, theirs, cones.target)
     if changed is not None and (first is None or changed[1] <= first[0]):
         return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
     if first is not None:
@@ -134,7 +153,7 @@ def _alike(one: Mapping[str, Array] | None, other: Mapping[str, Array] | None) -
         return False
     made = next(iter(one.values())), next(iter(other.values()))
     if made[0].shape != made[1].shape:
-        return _made_of_columns(made[0], made[1:]) or _made_of_columns(made[1], made[:1])
+        return Equals([made[1]]).has(made[0]) or Equals([made[0]]).has(made[1])
     return row_difference(unmasked(made[0]), unmasked(made[1])).figure <= NOTHING
 
 
@@ -210,8 +229,11 @@ def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
     return reaching(run, items[: items.index(call)], {run.place(value).memory[0] for value in run.operation(call).inputs.values()})
 
 
-def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
-    """The operator calls of the body whose results reach a cut, by the memory that they share."""
+def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset()) -> set[int]:
+    """The operator calls of the body whose results reach a cut, by the memory that they share.
+
+    What only reaches it through one of the calls `held`, whose results are right, is left out.
+    """
     run: Recorded = getattr(programs.runs, side)
     body, (pair, position) = programs.body, cut
     here = 0 if side == "reference" else 1
@@ -219,11 +241,11 @@ def cone(programs: Programs, side: str, cut: Cut) -> set[int]:
     needed = {run.place(values[here]).memory[0] for at, values in crossing if at == position}
     items: tuple[int, ...] = getattr(body.items, side)
     stop = items.index(pair[here]) if pair != body.calls else len(items)
-    return reaching(run, items[:stop], needed)
+    return reaching(run, items[:stop], needed, held)
 
 
-def reaching(run: Recorded, items: Sequence[int], needed: set[int]) -> set[int]:
-    """The operator calls among `items` whose results reach the memories `needed`, which it adds to."""
+def reaching(run: Recorded, items: Sequence[int], needed: set[int], held: Set[int] = frozenset()) -> set[int]:
+    """The operator calls among `items` whose results reach the memories `needed`, which it adds to; not through the calls `held`."""
     found: set[int] = set()
     for item in reversed(items):
         if run.is_module(item):
@@ -231,7 +253,7 @@ def reaching(run: Recorded, items: Sequence[int], needed: set[int]) -> set[int]:
         operation = run.operation(item)
         made = {run.place(value).memory[0] for value in operation.outputs.values()}
         made |= {run.place(operation.inputs[at]).memory[0] for at in operation.writes if at in operation.inputs}
-        if made & needed:
+        if made & needed and item not in held:
             found.add(item)
             needed |= {run.place(value).memory[0] for value in operation.inputs.values()}
     return found
@@ -323,72 +345,6 @@ def _text(thing: Any) -> str:
     if isinstance(thing, list):
         return "" if any(isinstance(item, Mapping) for item in thing) else json.dumps(thing)
     return "" if thing is None else str(thing)
-
-
-def _first_without_equal(ran: Ran, other: Ran, inside: set[int]) -> tuple[int, str] | None:
-    """The first result of one program that the other never makes, the value as a whole and in its order."""
-    known: dict[int, list[tuple[float, float]]] = {}
-    for results in other.results.values():
-        for made in results.values():
-            known.setdefault(made.size, []).append(_signature(made))
-    for call, results in ran.results.items():
-        if call not in inside:
-            continue
-        for position, made in results.items():
-            if not made.size or np.isnan(made).all() if made.dtype.kind == "f" else not made.size:
-                continue  # nothing, or memory that nobody has written yet
-            size, projection = _signature(made)
-            near = (
-                abs(projection - p) <= NOTHING * max(size, s) and abs(size - s) <= NOTHING * max(size, s)
-                for s, p in known.get(made.size, ())
-            )
-            if not any(near) and not _made_of_columns(made, [one for results in other.results.values() for one in results.values()]):
-                return call, position
-    return None
-
-
-def _made_of_columns(made: Array, others: Sequence[Array]) -> bool:
-    """Whether a value has the columns of values of other widths: what a fused product makes at once, or one of those that it is made of.
-
-    A column is all that lies along the other dimensions. Values of the same width do not count: columns in another order are another value.
-    """
-    if made.ndim < 2 or made.dtype.kind != "f" or not np.isfinite(made).all():
-        return False
-    width, rows = made.shape[-1], made.size // made.shape[-1]
-    found = [
-        one.reshape(rows, -1)
-        for one in others
-        if one.dtype.kind == "f" and one.ndim >= 2 and one.size and one.shape[-1] != width and one.size // one.shape[-1] == rows
-    ]
-    if not found or rows < 2:
-        return False
-    known = np.concatenate([_weights(rows) @ np.where(np.isfinite(one), one, 12345.0) for one in found])
-    order = np.argsort(known, kind="stable")
-    mine = _weights(rows) @ made.reshape(rows, width)
-    at = np.clip(np.searchsorted(known[order], mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
-    below, above = order[at - 1], order[at]
-    nearest = np.where(np.abs(known[below] - mine) < np.abs(known[above] - mine), below, above)
-    size = float(np.max(np.abs(made), initial=0.0)) * rows
-    equal = bool(np.all(np.abs(known[nearest] - mine) <= NOTHING * size))
-    return equal and bool(np.all(np.diff(nearest) > 0))  # in the order in which they were made
-
-
-def _signature(x: Array) -> tuple[float, float]:
-    """Norm, and a projection that knows positions: what tells a swapped head from the right one."""
-    flat = np.where(np.isfinite(x), x, 12345.0).reshape(-1).astype(np.float64)
-    return float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size)))
-
-
-_known_weights: dict[int, Array] = {}
-
-
-def _weights(count: int) -> Array:
-    found = _known_weights.get(count)
-    if found is None:
-        if len(_known_weights) > 64:
-            _known_weights.clear()
-        found = _known_weights[count] = np.random.default_rng(0).standard_normal(count)
-    return found
 
 
 def numbers_in(static: str) -> bool:

@@ -19,9 +19,10 @@ from layerdiff.judge.calls import align_calls
 from layerdiff.judge.carried import carried_flip
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.coverage import is_covered
+from layerdiff.judge.folded import Folding
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning import judge_body
+from layerdiff.judge.meaning import judge_body, precision_beside_folded
 from layerdiff.judge.meeting import Meeting
 from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.own_calls import local_of
@@ -89,6 +90,7 @@ def judge_programs(
             judge.judge(setting, body, own, calls, found)
         done += 1
         yield done, total, found
+    judge.let_folded_go(setting, all_bodies, aligned, calls, found)
     for call in own_calls:
         judge.replay(call, back.get(call), found)
         done += 1
@@ -113,6 +115,7 @@ def _leave_to_thresholds(body: Body, found: Judgement) -> None:
 class _Judge:
     def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str] = ()) -> None:
         self.runs = files.map(lambda file: Recorded(file, trust))
+        self._pairs = pairs
         self.contents = Reading(self.runs)
         self._constants = Constants(self.runs, self.contents)
         self._meeting = Meeting(self.runs, pairs, self._constants, self.contents)
@@ -191,6 +194,20 @@ class _Judge:
                 found.held.add(call)
         found.judged.add(body.calls[1])
         found.judged.update(body.dissolved.target)
+
+    def let_folded_go(
+        self, setting: Setting, all_bodies: Sequence[Body], aligned: Sequence[Mapping[int, int]], calls: Mapping[int, int], found: Judgement
+    ) -> None:
+        """Take back what was found at weights that are folded into others."""
+        folding = Folding(
+            setting, self._pairs, self._constants, calls, lambda call: padded_positions(self.runs.target, call, self.contents)
+        )
+        found.findings[:], gone = folding.settle(all_bodies, found.findings)
+        for body, own in zip(all_bodies, aligned, strict=True):
+            if body.calls in gone:
+                incoming = Incoming(self.runs, body, self._constants, calls, own, self.contents)
+                padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+                found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
 
     def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
         """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""

@@ -18,7 +18,7 @@ from layerdiff.judge.bodies import Body, Pair, whole_body
 from layerdiff.judge.constants import Constants
 from layerdiff.judge.local import Local
 from layerdiff.judge.meeting import leaves_state
-from layerdiff.judge.region import Base, Region
+from layerdiff.judge.region import Base, Change, Region
 from layerdiff.judge.running import Programs
 from layerdiff.judge.setting import Setting
 from layerdiff.judge.states import with_states
@@ -63,10 +63,13 @@ class Folding:
         said: list[Local] = []
         left = list(blamed)
         for besides in (False, True):
+            tried: set[frozenset[int]] = set()
             for pair in regions:
                 inside = self._inside(pair, left)
-                if len(inside) < (2 if besides else 1):
-                    continue
+                blame = frozenset(map(id, inside))
+                if len(inside) <= besides or blame in tried or self._region(pair) is None:
+                    continue  # what parts in a module and nowhere around it meets in it, or only dilutes
+                tried.add(blame)
                 freed, notice = self._free(pair, inside, besides=besides)
                 left = [local for local in left if not any(local is one for one in freed)]
                 said += notice
@@ -132,19 +135,33 @@ class Folding:
         region = self._region(pair)
         if region is None:
             return [], []
-        for fault in inside if besides else (None,):
-            if besides:
-                self._trials += 1
-                if self._trials > _MOST_TRIALS:
-                    break
-            try:
-                base = region.base(fault)
-                freed = [] if base is None else self._folded(pair, region, base, [one for one in inside if one is not fault])
-            except CannotReplay:
+        best: tuple[list[Local], Base] | None = None
+        try:
+            if not besides and (base := region.base(Change())) is not None:
+                best = self._folded(pair, region, base, inside), base
+            if best is not None or besides:
+                best = self._beside_a_fault(pair, region, inside, best)
+        except CannotReplay:
+            return [], []
+        if best is None or not best[0]:
+            return [], []
+        return best[0], [_said(pair, region, best[0], best[1].ratio, everything=len(best[0]) == len(inside))]
+
+    def _beside_a_fault(
+        self, pair: Pair, region: Region, inside: Sequence[Local], best: tuple[list[Local], Base] | None
+    ) -> tuple[list[Local], Base] | None:
+        """What more is folded once one of the findings that are left is taken for a fault: that with which most is."""
+        for fault in inside:
+            rest = [local for local in inside if local is not fault]
+            if not rest or (best is not None and (any(fault is one for one in best[0]) or len(best[0]) >= len(rest))):
                 continue
-            if base is not None and freed:
-                return freed, [_said(pair, region, freed, base.ratio, everything=len(freed) == len(inside))]
-        return [], []
+            for changed in region.faulty(fault):
+                self._trials += 1
+                base = region.base(changed) if self._trials <= _MOST_TRIALS else None
+                freed = [] if base is None else self._folded(pair, region, base, rest)
+                if base is not None and len(freed) > (0 if best is None else len(best[0])):
+                    best = freed, base
+        return best
 
     def _folded(self, pair: Pair, region: Region, base: Base, found: Sequence[Local]) -> list[Local]:
         file = self._runs.target.file
@@ -152,10 +169,10 @@ class Folding:
             (file.site(one.calls[1]) if one.calls[1] >= 0 else "", one.value, str(one.evidence.get("static"))) for one in found
         )
         key = file.site(pair[1]), blamed
-        if key in self._shown and not base.taken:
+        if key in self._shown and not base.changed:
             return list(found)
         freed = [one for one in found if region.is_folded(one, base)]
-        if len(freed) == len(found) and not base.taken:
+        if len(freed) == len(found) and not base.changed:
             self._shown.add(key)
         return freed
 

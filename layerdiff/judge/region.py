@@ -6,8 +6,8 @@ body was blamed for is undone in one program; where undoing it goes along with w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,24 +22,44 @@ from layerdiff.judge.setting import COARSE_RATIO, NOTHING, BodyVerdict, Setting
 from layerdiff.judge.stored import Stored
 from layerdiff.replay.once import operands_by_position, run_once
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 Results = list[Array]
 """The difference of what two programs return, by position."""
 Taken = Mapping[int, Mapping[str, Array]]
+Way = Callable[[Arguments], Mapping[str, Array]]
+"""What a call makes of its operands."""
 _DRAWS: Final = 8
 _SIGMAS: Final = 12.0
 """How many standard deviations, estimated from the draws, the share of an undone change in what is left may be: with so few draws one
 in a million harmless ones lies over it, and one in ten thousand where three roundings were made in place of one."""
-_TELLS: Final = 0.25
+_TELLS: Final = 0.125
 """A change is told from rounding where that many standard deviations are less than this share of it."""
+_PART: Final = 1.0 / 16.0
+"""Of a change, that is undone: small, so that what it does to what is returned lies along what any part of it does."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A program with results that are not its own: `taken` as they are, or made of operands in another `way`."""
+
+    taken: Taken = field(default_factory=dict)
+    ways: Mapping[int, Way] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.taken or self.ways)
+
+    def beside(self, other: Change) -> Change:
+        """Both changes."""
+        return Change({**self.taken, **other.taken}, {**self.ways, **other.ways})
 
 
 @dataclass(frozen=True)
 class Base:
-    """The reference's program, with what the target makes taken over at a call that is wrong for itself; or at none."""
+    """The reference's program, changed at a call that is wrong for itself; or as it is."""
 
-    taken: Taken
+    changed: Change
     ran: Ran
     left: Results
     """How far the target's program is from it."""
@@ -89,21 +109,27 @@ class Region:
                         names[weight[0]] = None
         return list(names)
 
-    def base(self, fault: Local | None) -> Base | None:
-        """Both programs as they are, or with what is made at a fault taken over; None where they do not meet even then."""
+    def base(self, changed: Change) -> Base | None:
+        """Both programs, the reference's `changed`; None where they do not meet even then."""
         if self._kept:  # a choice that the reference's program makes for itself, by more than rounding
             return None
-        taken = {} if fault is None else self._taken(fault)
-        ours = self._ours if not taken else None if taken is None else self._run("reference", taken)
+        ours = self._run("reference", changed, watch=True) if changed else self._ours
         left = None if ours is None else self._apart(self._theirs, ours)
-        if taken is None or ours is None or left is None:
+        if ours is None or left is None:
             return None
         ratio = 0.0
         for count in (1, _DRAWS):  # most that do not meet are told by one draw
             ratio = self._ratio(left, self._draws(count))
             if not ratio <= self.limit * (2 if count == 1 else 1):
                 return None
-        return Base(taken, ours, left, ratio)
+        return Base(changed, ours, left, ratio)
+
+    def faulty(self, local: Local) -> list[Change]:
+        """How the reference's program does at a finding that is a fault: what the target's call does, or what that made."""
+        if min(local.calls) < 0 or any(run.is_module(call) for run, call in zip(self._setting.runs, local.calls, strict=True)):
+            return []
+        way = self._in_its_way(local)
+        return [*([] if way is None else [Change(ways={local.calls[0]: way})]), *self._taken(local, self._ours)]
 
     def is_folded(self, local: Local, base: Base) -> bool:
         """Whether what a finding says is part of a folding: undone, the programs part, and in no way in which they are apart already.
@@ -113,7 +139,7 @@ class Region:
         changes = self._undone(local, base)
         changes = [change for change in changes if any(_rms(off) > floor for off, floor in zip(change, self._floors, strict=True))]
         if not changes:
-            return not base.taken
+            return not base.changed
         noise = self._draws(_DRAWS)
         scale = [
             1.0 / (float(np.mean([np.mean(np.square(one[at])) for one in noise])) + np.square(floor) + np.finfo(float).tiny)
@@ -138,59 +164,73 @@ class Region:
         reference, target = self._setting.runs
         if (r >= 0 and reference.is_module(r)) or (t >= 0 and target.is_module(t)):
             return []
-        if r < 0:
-            ways, before = [self._without("target", t)], self._theirs
+        if r < 0 or t < 0:
+            side, before = ("target", self._theirs) if r < 0 else ("reference", base.ran)
+            ways = self._without(side, t if r < 0 else r, before)
         else:
-            ways = [self._taken(local), self._in_its_way(local, base)] if t >= 0 else [self._without("reference", r)]
-            before = base.ran
-        ran = [self._run("target", way) if r < 0 else self._run("reference", {**base.taken, **way}) for way in ways if way]
-        found = [self._apart(one, before) for one in ran if one is not None]
-        return [change for change in found if change is not None]
+            side, before = "reference", base.ran
+            ways = self._taken(local, before)
+            if (way := self._in_its_way(local)) is not None and r not in base.changed.ways:
+                given = self._programs.run(
+                    "reference", looked_at=r, kept=self._kept, taken=base.changed.taken, redone=base.changed.ways
+                ).operands.get(r)
+                ways += [Change({r: way(given)})] if given is not None else []
+        found = []
+        for one in ways:
+            part = Change(_in_part(one.taken, before))
+            ran = self._run(side, part if r < 0 else base.changed.beside(part))
+            change = None if ran is None else self._apart(ran, before)
+            found += [] if change is None else [[off / _PART for off in change]]
+        return found
 
-    def _in_its_way(self, local: Local, base: Base) -> Taken | None:
-        """What the target's call makes of what the reference's is given: with its own scalars, and its own weights."""
+    def _in_its_way(self, local: Local) -> Way | None:
+        """What the target's call makes of what the reference's is given: with its own scalars, and its own weights. None for the same."""
         reference, target = self._setting.runs
         ours, theirs = reference.operation(local.calls[0]), target.operation(local.calls[1])
-        given = self._programs.run("reference", looked_at=ours.call, kept=self._kept, taken=base.taken).operands.get(ours.call)
         made = self._ours.results.get(ours.call)
-        if given is None or made is None:
+        if made is None:
             return None
+        weights = {
+            position: self._stored.for_target(value)
+            for position, value in theirs.inputs.items()
+            if (weight := target.weight(value)) is not None and weight[0] in self._stored.own_weights.target
+        }
+
+        def way(given: Arguments) -> Mapping[str, Array]:
+            return run_once(target, theirs, {**operands_by_position(ours, given), **weights})
+
         try:
-            operands = operands_by_position(ours, given)
-            for position, value in theirs.inputs.items():
-                weight = target.weight(value)
-                if weight is not None and weight[0] in self._stored.own_weights.target:
-                    operands[position] = self._stored.for_target(value)
-            results = run_once(target, theirs, operands)
+            given = self._programs.run("reference", looked_at=ours.call, kept=self._kept).operands.get(ours.call)
+            results = {} if given is None else way(given)
         except CannotReplay:
             return None
         fits = results.keys() == made.keys() and all(results[at].shape == made[at].shape for at in made)
-        return {ours.call: results} if fits else None
+        return way if fits else None
 
-    def _taken(self, local: Local) -> Taken | None:
+    def _taken(self, local: Local, ran: Ran) -> list[Change]:
         """What the target makes at a finding, in place of what the reference does."""
         r, t = local.calls
-        ours, theirs = self._ours.results.get(r), self._theirs.results.get(t)
+        ours, theirs = ran.results.get(r), self._theirs.results.get(t)
         if ours is None or theirs is None or ours.keys() != theirs.keys():
-            return None
-        return {r: theirs} if all(ours[at].shape == theirs[at].shape for at in ours) else None
+            return []
+        return [Change({r: theirs})] if all(ours[at].shape == theirs[at].shape for at in ours) else []
 
-    def _without(self, side: str, call: int) -> Taken | None:
+    def _without(self, side: str, call: int, ran: Ran) -> list[Change]:
         """A call left out: what it was given goes on in its place, or nothing does where that is of another shape."""
-        made = (self._theirs if side == "target" else self._ours).results.get(call)
+        made = ran.results.get(call)
         operation = getattr(self._setting.runs, side).operation(call)
         if made is None or operation.writes or set(made) != {"out"}:
-            return None
+            return []
         given = self._programs.run(side, looked_at=call, kept=self._kept).operands.get(call)
         for operand in given.args if given is not None else ():
             if isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and operand.shape == made["out"].shape:
-                return {call: {"out": operand}}
-        return {call: {"out": np.zeros_like(made["out"])}}
+                return [Change({call: {"out": operand}})]
+        return [Change({call: {"out": np.zeros_like(made["out"])}})]
 
-    def _run(self, side: str, taken: Taken, *, rounding: bool = False) -> Ran | None:
+    def _run(self, side: str, changed: Change, *, rounding: bool = False, watch: bool = False) -> Ran | None:
         try:
             noise = self._stored.rounding_of_codes(side) if rounding else None
-            return self._programs.run(side, kept=self._kept, taken=taken, noise=noise)
+            return self._programs.run(side, kept=self._kept, taken=changed.taken, redone=changed.ways, noise=noise, watch=watch)
         except CannotReplay:
             return None
 
@@ -198,7 +238,7 @@ class Region:
         """What roundings of the weights make of the difference, drawn at least `count` times."""
         while len(self._noise) < count:
             self._stored.move(len(self._noise))
-            ran = [self._run(side, {}, rounding=True) for side in ("target", "reference")]
+            ran = [self._run(side, Change(), rounding=True) for side in ("target", "reference")]
             self._stored.move(None)
             moved = [None if one is None else self._apart(one, exact) for one, exact in zip(ran, (self._theirs, self._ours), strict=True)]
             if moved[0] is None or moved[1] is None:
@@ -232,6 +272,15 @@ class Region:
             floor = np.full(spread.shape, self._floors[at])
             worst = max(worst, ratio_to_spread(np.broadcast_to(off, spread.shape), spread, floor))
         return worst
+
+
+def _in_part(taken: Taken, ran: Ran) -> dict[int, dict[str, Array]]:
+    """Results that lie a part of the way from what was made to what is to be taken over."""
+    found: dict[int, dict[str, Array]] = {}
+    for call, results in taken.items():
+        made = ran.results[call]
+        found[call] = {at: made[at] + _PART * (there - made[at]) if there.dtype.kind == "f" else there for at, there in results.items()}
+    return found
 
 
 def _returned(ran: Ran, calls: tuple[int, int], position: str) -> Array | None:

@@ -78,17 +78,18 @@ class Programs:
         kept: frozenset[int] = frozenset(),
         taken: Mapping[int, Mapping[str, Array]] = {},
         looked_at: int = -1,
+        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]] = {},
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
-        results to take instead of running calls; the operands of the call `looked_at` are kept. Raises CannotReplay where something
-        that is needed was not recorded.
+        results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other results of what
+        calls are given. Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
         ran = Ran()
-        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at)
+        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at, redone)
         children = {}
         for pair, interface in self.body.children.items():
             handed = {position: values[here] for position, values in interface.inputs}
@@ -110,9 +111,11 @@ class _Watcher:
         kept: frozenset[int],
         taken: Mapping[int, Mapping[str, Array]],
         looked_at: int,
+        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]],
     ) -> None:
         self._programs, self._side, self._ran = programs, side, ran
         self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
+        self._redone = redone
         self._run: Recorded = getattr(programs.runs, side)
 
     def incoming(self, value: int) -> Array:
@@ -130,6 +133,9 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None
+        if operation.call in self._redone:
+            results = dict(self._redone[operation.call](args))
+            other = results
         if operation.call == self._looked_at:
             self._ran.operands[operation.call] = copied(args)
         if decides(operation, args, results):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -122,6 +123,8 @@ class Region:
             ratio = self._ratio(left, self._draws(count))
             if not ratio <= self.limit * (2 if count == 1 else 1):
                 return None
+        if any(share > allowed for share, allowed in (self._share(left, change) for change in self._sizes)):
+            return None
         return Base(changed, ours, left, ratio)
 
     def faulty(self, local: Local) -> list[Change]:
@@ -140,23 +143,37 @@ class Region:
         changes = [change for change in changes if any(_rms(off) > floor for off, floor in zip(change, self._floors, strict=True))]
         if not changes:
             return not base.changed
+        told = [(share, allowed) for share, allowed in (self._share(base.left, change) for change in changes) if allowed <= _TELLS]
+        return bool(told) and all(share <= allowed for share, allowed in told)
+
+    def _share(self, left: Results, change: Results) -> tuple[float, float]:
+        """How much of a change is in what is left of the difference, and how much of it roundings of the weights may be."""
         noise = self._draws(_DRAWS)
         scale = [
             1.0 / (float(np.mean([np.mean(np.square(one[at])) for one in noise])) + np.square(floor) + np.finfo(float).tiny)
             for at, floor in enumerate(self._floors)
         ]
-        told = False
-        for change in changes:
-            size = _dot(change, change, scale)
-            if not size > 0.0:
+        size = _dot(change, change, scale)
+        if not size > 0.0:
+            return 0.0, float("inf")
+        shares = [_dot(one, change, scale) / size for one in noise]
+        allowed = _SIGMAS * float(np.sqrt(np.mean(np.square(shares)))) + NOTHING
+        return abs(_dot(left, change, scale) / size), allowed
+
+    @cached_property
+    def _sizes(self) -> list[Results]:
+        """How what is returned changes with the size of each weight of the target's that is another, and with what codes count from."""
+        ran = []
+        for name in sorted(self._stored.own_weights.target):
+            if not self._stored.is_real(name):
                 continue
-            shares = [_dot(one, change, scale) / size for one in noise]
-            allowed = _SIGMAS * float(np.sqrt(np.mean(np.square(shares)))) + NOTHING
-            if allowed <= _TELLS:
-                told = True
-                if abs(_dot(base.left, change, scale) / size) > allowed:
-                    return False
-        return told
+            self._stored.scale(name, 1.0 + _PART)
+            ran.append(self._run("target", Change()))
+            self._stored.scale(None)
+        shifted = {call: {at: made + _PART for at, made in self._theirs.results[call].items()} for call in self._stored.codes.target}
+        ran += [self._run("target", Change(shifted))] if shifted else []
+        found = [self._apart(one, self._theirs) for one in ran if one is not None]
+        return [[off / _PART for off in change] for change in found if change is not None]
 
     def _undone(self, local: Local, base: Base) -> list[Results]:
         """How what is returned changes where one program does at a finding as the other does, in each way in which that can be tried."""

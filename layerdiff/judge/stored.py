@@ -45,6 +45,7 @@ class Stored(Incoming):
         self._moved: dict[tuple[str, int], Array | None] = {}
         self._random = np.random.default_rng(0)
         self._drawing = False
+        self._scaled: tuple[str, float] | None = None
         self.own_weights = Both(_alone(runs.reference, constants, body, "reference"), _alone(runs.target, constants, body, "target"))
         """Weights of each side that are not the other's, by name."""
         self.codes = Both(
@@ -59,6 +60,17 @@ class Stored(Incoming):
         self._drawing = number is not None
         self._random = np.random.default_rng((20240502, number or 0))
 
+    def is_real(self, name: str) -> bool:
+        """Whether the target's weight of that name holds floats."""
+        run = self._stored_runs.target
+        return any(
+            run.file.text(int(run.file.values.name[row])) == name and _kind(run, row) == "float" for row in range(len(run.file.values))
+        )
+
+    def scale(self, name: str | None, by: float = 1.0) -> None:
+        """Multiply the target's weight of that name; None for none."""
+        self._scaled = None if name is None else (name, by)
+
     def for_reference(self, value: int) -> Array:
         """The contents that the reference's program reads. Raises CannotReplay."""
         moved = self._drawn("reference", value) if self._drawing else None
@@ -67,6 +79,8 @@ class Stored(Incoming):
     def for_target(self, value: int) -> Array:
         """The contents that the target's program reads. Raises CannotReplay."""
         moved = self._drawn("target", value) if self._drawing else None
+        if self._scaled is not None and (weight := self._stored_runs.target.weight(value)) is not None and weight[0] == self._scaled[0]:
+            return np.array(super().for_target(value) * self._scaled[1])
         return super().for_target(value) if moved is None else moved
 
     def rounding_of_codes(self, side: str) -> Noise:
@@ -131,10 +145,11 @@ def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:
 def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> frozenset[int]:
     """The calls that make floats of whole numbers that come from weights alone, as many as a weight of the other run that has no equal.
 
-    Positions, zero points and tables are whole numbers too: those are exact. int64 is never a code.
+    One buffer may be unpacked by several calls. Positions, zero points and tables are whole numbers too: those are exact. int64 is never
+    a code.
     """
-    known: set[int] = set()
-    found = set()
+    known: dict[int, frozenset[str]] = {}
+    made: dict[frozenset[str], list[tuple[int, int]]] = {}
     for item in items:
         if run.is_module(item):
             continue
@@ -142,21 +157,43 @@ def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> frozenset[in
         if run.is_view(operation) or operation.random or not operation.outputs:
             continue
         if operation.writes:
-            known -= {run.place(operation.inputs[at]).memory[0] for at in operation.writes if at in operation.inputs}
+            for at in operation.writes:
+                known.pop(run.place(operation.inputs[at]).memory[0] if at in operation.inputs else -1, None)
             continue
-        given = list(operation.inputs.values())
-        if not all(run.weight(value) is not None or run.place(value).memory[0] in known for value in given):
+        names = [_names(run, value, known) for value in operation.inputs.values()]
+        if any(one is None for one in names):
             continue
-        known |= {run.place(value).memory[0] for value in operation.outputs.values()}
-        made = operation.outputs.get("out")
-        base = operation.name.split(".")[1] if operation.name.count(".") >= 2 else operation.name
-        if made is None or base not in ("_to_copy", "mul") or _kind(run, made) != "float" or len(run.file.shape(made)) < 2:
-            continue
-        size = int(np.prod(run.file.shape(made)))
-        whole = [v for v in given if _kind(run, v) == "integer" and run.file.dtype_name(v) != "int64"]
-        if any(int(np.prod(run.file.shape(value))) == size for value in whole) and any(size * m in sizes for m in _PACKED):
-            found.add(item)
+        for value in operation.outputs.values():
+            known[run.place(value).memory[0]] = frozenset().union(*(one for one in names if one is not None))
+        if _unpacks(run, operation):
+            whole = [name for name, value in zip(names, operation.inputs.values(), strict=True) if _kind(run, value) == "integer"]
+            count = int(np.prod(run.file.shape(operation.outputs["out"])))
+            made.setdefault(whole[0] or frozenset(), []).append((item, count))
+    found = set()
+    for calls in made.values():
+        total = sum(count for _, count in calls)
+        if any(
+            size and total % size == 0 and all(count and size % count == 0 and size // count in _PACKED for _, count in calls)
+            for size in sizes
+        ):
+            found |= {call for call, _ in calls}
     return frozenset(found)
+
+
+def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str]]) -> frozenset[str] | None:
+    """The weights that a value was made of; None where something else was."""
+    weight = run.weight(value)
+    return known.get(run.place(value).memory[0]) if weight is None else frozenset({weight[0]})
+
+
+def _unpacks(run: Recorded, operation: Operation) -> bool:
+    """Whether a call makes a matrix of floats of one of whole numbers, element by element."""
+    made = operation.outputs.get("out")
+    base = operation.name.split(".")[1] if operation.name.count(".") >= 2 else operation.name
+    if made is None or base not in ("_to_copy", "mul") or _kind(run, made) != "float" or len(run.file.shape(made)) < 2:
+        return False
+    given = [v for v in operation.inputs.values() if _kind(run, v) == "integer" and run.file.dtype_name(v) != "int64"]
+    return len(given) == 1 and np.prod(run.file.shape(given[0])) == np.prod(run.file.shape(made))
 
 
 def _kind(run: Recorded, value: int) -> str | None:

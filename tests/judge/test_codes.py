@@ -80,7 +80,7 @@ def one_scale(module: Kept) -> None:
 
 
 def all_scales(module: Kept) -> None:
-    module.scale.mul_(1.02)
+    module.scale.mul_(1.02 if module.way in ("before", "after") else 1.1)
 
 
 def zeros(module: Kept) -> None:

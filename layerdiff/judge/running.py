@@ -7,7 +7,7 @@ draw is the target's recorded one on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -66,8 +66,18 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
-    decided_by: dict[int, int] = field(default_factory=dict)
-    """The target's call that decides what one of the reference's does that has no partner: a sort in place of a top-k."""
+    decided_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The target's calls that decide what one of the reference's does that has no partner: a sort for a top-k, or an argmax a place."""
+
+    def chosen_by(self, calls: Sequence[int]) -> Array:
+        """The recorded places along the last dimension that calls of the target's chose, the first ones first. Raises CannotReplay."""
+        found = []
+        for call in calls:
+            operation = self.runs.target.operation(call)
+            indices = self.contents(self.runs.target, operation.outputs["out[1]" if "out[1]" in operation.outputs else "out"])
+            given = len(self.runs.target.file.shape(operation.inputs["in[0]"]))
+            found.append(indices if indices.ndim == given else indices[..., None])
+        return np.concatenate(found, axis=-1).astype(np.int64)
 
     def run(
         self,
@@ -170,11 +180,24 @@ class _Watcher:
         """The target's recorded results of a call, the reference's own where it has no partner. Raises CannotReplay."""
         programs = self._programs
         if self._side == "reference" and not programs.incoming.own_choices:
-            there = programs.aligned.get(operation.call, programs.decided_by.get(operation.call))
+            there = programs.aligned.get(operation.call)
+            if there is None and operation.call in programs.decided_by:
+                return self._as_chosen(operation, programs.chosen_by(programs.decided_by[operation.call]))
             if there is not None:
                 made = programs.runs.target.operation(there)
                 return {p: programs.contents(programs.runs.target, value) for p, value in made.outputs.items() if p in operation.outputs}
         return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+
+    def _as_chosen(self, operation: Operation, chosen: Array) -> dict[str, Array]:
+        """Chosen places as what a choice of the reference's hands out; the values that they name are its own."""
+        found: dict[str, Array] = {}
+        for position, value in operation.outputs.items():
+            shape = self._run.file.shape(value)
+            first = chosen[..., : shape[-1]] if len(shape) == chosen.ndim else chosen[..., 0]
+            if first.shape != shape:
+                return {}
+            found[position] = np.zeros(shape) if position == "out[0]" else first
+        return found
 
 
 def _kept(made: Array) -> Array:

@@ -93,8 +93,15 @@ def compared(write: Record, change: Callable[[Decoder], Any], dtype: torch.dtype
     return compare_traces(write(decoder(), IDS), write(decoder(change).to(dtype), IDS))
 
 
-@both_dtypes
-@pytest.mark.parametrize("change", [gains, gains_left_out, scales, rotated, lambda model: (scales(model), gains(model))])
+def scales_and_gains(model: Decoder) -> None:
+    scales(model)
+    gains(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [(gains, torch.float32), (gains_left_out, BF16), (scales, torch.float32), (scales, BF16), (rotated, BF16), (scales_and_gains, BF16)],
+)
 def test_folded_weights_are_the_same_function(write: Record, change: Callable[[Decoder], Any], dtype: torch.dtype) -> None:
     comparison = compared(write, change, dtype)
     assert [] == origins(comparison)
@@ -102,18 +109,18 @@ def test_folded_weights_are_the_same_function(write: Record, change: Callable[[D
     assert "weight-differs" in kinds(comparison)  # said, and no defect
 
 
-@both_dtypes
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "dtype", "expected"),
     [
-        (with_gain_of_another, ("layers.1.self_attn.k_proj/aten.mm.default#0", "defect", "weight-differs")),
-        (with_gain_twice, ("layers.1.mlp.up_proj/aten.mm.default#0", "defect", "weight-differs")),
-        (with_another_epsilon, ("layers.1.input_layernorm/aten.add.Tensor#0", "defect", "rmsnorm-eps")),
-        (with_another_projection, ("layers.1.self_attn.o_proj/aten.mm.default#0", "defect", "weight-differs")),
+        (with_gain_of_another, BF16, ("layers.1.self_attn.k_proj/aten.mm.default#0", "defect", "weight-differs")),
+        (with_gain_twice, torch.float32, ("layers.1.mlp.up_proj/aten.mm.default#0", "defect", "weight-differs")),
+        (with_another_epsilon, torch.float32, ("layers.1.input_layernorm/aten.add.Tensor#0", "defect", "rmsnorm-eps")),
+        (with_another_epsilon, BF16, ("layers.1.input_layernorm/aten.add.Tensor#0", "defect", "rmsnorm-eps")),
+        (with_another_projection, BF16, ("layers.1.self_attn.o_proj/aten.mm.default#0", "defect", "weight-differs")),
     ],
 )
 def test_a_fault_among_folded_weights_is_named_alone(
-    write: Record, change: Callable[[Decoder], Any], expected: tuple[str, str, str], dtype: torch.dtype
+    write: Record, change: Callable[[Decoder], Any], dtype: torch.dtype, expected: tuple[str, str, str]
 ) -> None:
     comparison = compared(write, change, dtype)
     assert [expected] == defects(comparison)
@@ -157,8 +164,9 @@ def test_a_merged_adapter_is_the_same_function_and_with_another_scale_it_is_not(
         ours, theirs = changes if way == "merged" else changes[::-1]
         return compare_traces(write(decoder(ours), IDS), write(decoder(theirs).to(dtype), IDS))
 
-    assert [] == origins(both(0.5))
-    assert not both(0.5).defect
+    harmless = both(0.5)
+    assert [] == origins(harmless)
+    assert not harmless.defect
     assert {"layers.0.self_attn.q_proj", "layers.1.self_attn.q_proj"} == {
         site.partition("/")[0].removesuffix(".base_layer") for site, _, _ in defects(both(1.0))
     }

@@ -146,6 +146,9 @@ def _not_judged(sites: Columns, texts: Texts) -> Iterator[Notice]:
 
 
 def explained_weights(found: Sequence[Found]) -> set[str]:
-    """Weights that are the reference's in less precision: a finding says so, and no notice that they differ."""
+    """Weights of which a finding says something more exact than that they differ: in less precision, or folded into others."""
     rules = [one.local for one in found if one.local.rule == "constants"]
-    return {str(local.evidence["constant"]) for local in rules if "constant" in local.evidence}
+    exact = {str(local.evidence["constant"]) for local in rules if "constant" in local.evidence}
+    folded = {str(name) for one in found for name in one.local.evidence.get("folded", ())}
+    blamed = {str(one.local.evidence.get("constant")) for one in found if not one.local.notice and "folded" not in one.local.evidence}
+    return exact | (folded - blamed)

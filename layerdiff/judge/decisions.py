@@ -18,12 +18,15 @@ from layerdiff.judge.running import Decision, Programs, Ran, apart
 from layerdiff.judge.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import row_difference
+from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 _ORDERED: Final = ("topk", "sort")
 """Operators that hand out values and their places in order."""
-_CHOOSING: Final = (*_ORDERED, "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "mode")
+_SINGLE: Final = ("argmax", "argmin", "max", "min")
+"""Operators that hand out the place of the first in that order."""
+_CHOOSING: Final = (*_ORDERED, *_SINGLE, "argsort", "kthvalue", "median", "mode")
 """Operators whose whole numbers are places in their operand."""
 
 
@@ -43,7 +46,7 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
             call = decision.operation.call
             unit = setting.rounding.unit_of_operands(decision.operation)
             allowed = allowed_margin(decision, ours.operands.get(call), noisy.operands.get(call), unit)
-            there = programs.aligned.get(call, programs.decided_by.get(call, -1))
+            there = programs.aligned.get(call, programs.decided_by.get(call, (-1,))[0])
             operands = _decides_of(programs, "reference", call, ours), _decides_of(programs, "target", there, theirs)
             decision.margin = np.maximum(decision.margin, _tied_on_one_side(decision, *operands))
             if np.any(decision.margin > allowed):
@@ -86,26 +89,55 @@ def _decides_of(programs: Programs, side: str, call: int, ran: Ran) -> Array | N
     return args.args[0] if ordered is None else ordered
 
 
-def _by_other_calls(programs: Programs, ours: Ran, theirs: Ran) -> dict[int, int]:
-    """By choice of the reference that has no partner the target's of the same numbers: a sort for a top-k, from whichever end."""
-    found: dict[int, int] = {}
+def _by_other_calls(programs: Programs, ours: Ran, theirs: Ran) -> dict[int, tuple[int, ...]]:
+    """By choice of the reference that has no partner the target's of the same numbers: a sort for a top-k, from whichever end.
+
+    Several where each takes the largest of what those before it left.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    orders = {there: _largest_first(_base(programs, "target", there), others) for there, others in theirs.operands.items()}
     for call, args in ours.operands.items():
         operand = None if call in programs.aligned else _largest_first(_base(programs, "reference", call), args)
         if operand is None:
             continue
-        for there, others in theirs.operands.items():
-            other = _largest_first(_base(programs, "target", there), others)
-            if other is None or other.shape != operand.shape or other.dtype != operand.dtype:
+        left = np.ones(operand.shape, bool)
+        chosen: list[int] = []
+        for there, other in orders.items():
+            if other is None or other.shape != operand.shape or other.dtype != operand.dtype or not _alike(operand, other, left):
                 continue
-            if row_difference(operand, other).figure <= NOTHING:
-                found.setdefault(call, there)
+            single = _base(programs, "target", there) in _SINGLE
+            if chosen and not single:
+                continue
+            chosen.append(there)
+            if not single:
+                break
+            try:
+                np.put_along_axis(left, programs.chosen_by([there]), False, -1)
+            except (CannotReplay, IndexError, ValueError):
+                break
+        if chosen:
+            found[call] = tuple(chosen)
     return found
+
+
+def _alike(one: Array, other: Array, left: NDArray[np.bool_]) -> bool:
+    """Whether two operands of choices are the same, where they are left; what was chosen before must lie below the rest."""
+    if not row_difference(np.where(left, one, 0.0), np.where(left, other, 0.0)).figure <= NOTHING:
+        return False
+    lowest = np.where(left, other, np.inf).min(axis=-1, initial=np.inf)
+    return bool(left.all() or (np.where(left, -np.inf, other).max(axis=-1, initial=-np.inf) < lowest).all())
 
 
 def _largest_first(name: str, args: Arguments) -> Array | None:
     """The numbers of which a choice hands out the largest first, the negative of its operand for the smallest; None of other calls."""
     operand = args.args[0] if args.args else None
-    if name not in _ORDERED or not isinstance(operand, np.ndarray) or operand.dtype.kind != "f":
+    if not isinstance(operand, np.ndarray) or operand.dtype.kind != "f" or not operand.ndim:
+        return None
+    if name in _SINGLE:
+        along = args.kwargs.get("dim", args.args[1] if len(args.args) > 1 else None)
+        last = along in (-1, operand.ndim - 1) if isinstance(along, int) else False
+        return None if not last else operand if name in ("argmax", "max") else -operand
+    if name not in _ORDERED:
         return None
     flag, at, otherwise = ("largest", 3, True) if name == "topk" else ("descending", 2, False)
     return operand if args.kwargs.get(flag, args.args[at] if len(args.args) > at else otherwise) else -operand

@@ -65,6 +65,19 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     return said
 
 
+def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, aligned: Mapping[int, int]) -> list[Local]:
+    """What arithmetic says of a body whose program is another function for folded weights alone: its own is right there."""
+    said = BodyVerdict()
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
+    try:
+        theirs = programs.run("target")
+        coarse = coarser_calls(setting, body, aligned)
+        find_precision(setting, programs, theirs, theirs, frozenset(), coarse, _cuts(body), set(), said, folded=True)
+    except CannotReplay:
+        return []
+    return said.findings
+
+
 def _cuts(body: Body) -> list[Cut]:
     found = [(pair, position) for pair, interface in body.children.items() for position, _ in interface.inputs]
     return found + [(body.calls, position) for position, _ in body.interface.outputs]

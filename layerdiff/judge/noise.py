@@ -71,6 +71,23 @@ class Rounding:
 
         return noisy
 
+    def declared(self, aligned: Mapping[int, int]) -> Noise:
+        """Noise for the target's calls at what the dtype map says of the reference's calls beside them; of those alone, at most at that."""
+        back = {t: r for r, t in aligned.items()}
+        files = self.runs.map(lambda run: run.file)
+        coarsest = max([*self.expected_dtype.values(), *self.expected_dtype], key=self._unit, default=None)
+
+        def noisy(operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+            partner = back.get(operation.call)
+            names: dict[int, str | None] = {}
+            for position, value in operation.outputs.items():
+                beside = None if partner is None else self.runs.reference.operation(partner).outputs.get(position)
+                own = files.target.dtype_name(value)
+                names[value] = self._dtype(beside) if beside is not None else min([own, coarsest], key=self._unit)
+            return self._noisy(operation, args, results, lambda value: names.get(value))
+
+        return noisy
+
     def as_recorded(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
         """Results of the target's call with a rounding at its own dtype, and with the call's own allowance."""
         return self._noisy(operation, args, results, self.runs.target.file.dtype_name)

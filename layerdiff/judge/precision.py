@@ -36,13 +36,22 @@ def find_precision(
     cuts: list[Cut],
     hidden: set[Cut],
     said: BodyVerdict,
+    *,
+    folded: bool = False,
 ) -> None:
-    """Are values that are kept coarser than the run keeps others the reason that a recorded value lies off its program?"""
-    noise = setting.rounding.as_expected if coarse else setting.rounding.beside(programs.body, programs.aligned)
-    noisy = programs.run("reference", noise=noise, kept=kept)
+    """Are values that are kept coarser than the run keeps others the reason that a recorded value lies off its program?
+
+    `folded`: the reference's program of this body is another function, so that the target's own is what rounding is drawn for.
+    """
+    if folded:
+        noise = setting.rounding.declared(programs.aligned) if coarse else setting.rounding.as_recorded
+    else:
+        noise = setting.rounding.as_expected if coarse else setting.rounding.beside(programs.body, programs.aligned)
+    noisy = programs.run("target" if folded else "reference", noise=noise, kept=kept)
     worst, worst_cut = 0.0, None
     for (r, t), position in cuts:
-        exact, other = ours.cuts.get((r, position)), noisy.cuts.get((r, position))
+        at = (t if folded else r), position
+        exact, other = ours.cuts.get(at), noisy.cuts.get(at)
         right = theirs.cuts.get((t, position)) if ((r, t), position) not in hidden else exact  # a call that cannot run hides what it does
         recorded = _recorded_cut(setting, programs.body, (r, t), position)
         if exact is None or other is None or right is None or recorded is None or recorded.shape != right.shape:

@@ -19,20 +19,19 @@ from layerdiff.judge.calls import align_calls
 from layerdiff.judge.carried import carried_flip
 from layerdiff.judge.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.coverage import is_covered
-from layerdiff.judge.decisions import with_decisions
+from layerdiff.judge.folded import Folding
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning import judge_body
+from layerdiff.judge.meaning import judge_body, precision_beside_folded
+from layerdiff.judge.meeting import Meeting
 from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.own_calls import local_of
 from layerdiff.judge.padding import dead_tokens, padded_positions
 from layerdiff.judge.reading import Reading
-from layerdiff.judge.running import Programs
-from layerdiff.judge.setting import NOTHING, BodyVerdict, Setting
+from layerdiff.judge.setting import Setting
 from layerdiff.judge.states import with_states
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
-from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.overlaid import Overlaid
 from layerdiff.replay.own import CONVICTING, excused, leaves_unwritten, replay_own
@@ -45,8 +44,6 @@ from layerdiff.trace.reader import TraceFile
 Array = NDArray[Any]
 NOTHING_IN_COMMON: Final = "what it returns has no value of the same form in both runs"
 """Why a body without a single cut is not judged: two programs that hand on nothing comparable may compute anything."""
-_NEAR: Final = 2
-"""How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
 
 
 @dataclass
@@ -95,6 +92,7 @@ def judge_programs(
             judge.judge(setting, body, own, calls, found)
         done += 1
         yield done, total, found
+    judge.let_folded_go(setting, all_bodies, aligned, calls, found)
     for call in own_calls:
         judge.replay(call, back.get(call), found)
         done += 1
@@ -125,9 +123,9 @@ class _Judge:
     def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str] = ()) -> None:
         self.runs = files.map(lambda file: Recorded(file, trust))
         self._pairs = pairs
-        self._met: dict[Pair, bool] = {}
         self.contents = Reading(self.runs)
         self._constants = Constants(self.runs, self.contents)
+        self._meeting = Meeting(self.runs, pairs, self._constants, self.contents)
         self._told: set[str] = set()
 
     def roots(self, pairs: Mapping[int, int]) -> list[Pair]:
@@ -194,7 +192,7 @@ class _Judge:
             return
         found.compared += said.compared
         found.same += said.same
-        found.findings += self._reconverging(setting, body, said.findings, calls)
+        found.findings += self._meeting.reconverging(setting, body, said.findings, calls)
         found.findings += self._rounded_constants(setting, body, aligned)
         found.findings += self._sources(body, incoming)
         for call, reason in said.opaque:
@@ -204,54 +202,19 @@ class _Judge:
         found.judged.add(body.calls[1])
         found.judged.update(body.dissolved.target)
 
-    def _reconverging(self, setting: Setting, body: Body, findings: list[Local], calls: Mapping[int, int]) -> list[Local]:
-        """The findings, with those of meaning marked where the programs of a module around meet again in all that it hands on."""
-        if not any("meaning" in local.evidence and not local.notice for local in findings):
-            return findings
-        where = self._meets_in(setting, body, calls)
-        if where is None:
-            return findings
-        return [
-            replace(local, verdict=Verdict.RECONVERGES, evidence={**local.evidence, "meets_at": where})
-            if "meaning" in local.evidence and not local.notice
-            else local
-            for local in findings
-        ]
-
-    def _meets_in(self, setting: Setting, body: Body, calls: Mapping[int, int]) -> str | None:
-        """The nearest module around a body whose programs, taken as a whole, compute the same; None where there is none near."""
-        r, t = body.calls
-        for step in range(_NEAR):
-            if step:
-                r, t = (int(run.file.calls.parent[call]) for run, call in zip(self.runs, (r, t), strict=True))
-            if r < 0 or t < 0 or self._pairs.get(r) != t:
-                return None
-            met = self._met.get((r, t))
-            if met is None:
-                met = self._met[r, t] = self._meet(setting, (r, t), calls)
-            if met:
-                return self.runs.target.file.site(t)
-        return None
-
-    def _meet(self, setting: Setting, pair: Pair, calls: Mapping[int, int]) -> bool:
-        """Whether the programs of a pair of module calls, children and all, compute the same on what the target was given."""
-        r, t = pair
-        whole = whole_body(self.runs, pair)
-        if whole is None or leaves_state(self.runs, whole):
-            return False
-        inside = set(whole.items.reference)
-        aligned = {one: other for one, other in calls.items() if one in inside}
-        incoming = Incoming(self.runs, whole, self._constants, calls, aligned, self.contents)
-        programs = Programs(self.runs, whole, incoming, aligned, self.contents)
-        try:
-            theirs = programs.run("target")
-            ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
-        except CannotReplay:
-            return False
-        if ours.opaque or theirs.opaque or not ours.cuts:
-            return False
-        made = [(ours.cuts[r, at], theirs.cuts[t, at]) for at, _ in whole.interface.outputs]
-        return all(row_difference(one, other.reshape(one.shape)).figure <= NOTHING for one, other in made)
+    def let_folded_go(
+        self, setting: Setting, all_bodies: Sequence[Body], aligned: Sequence[Mapping[int, int]], calls: Mapping[int, int], found: Judgement
+    ) -> None:
+        """Take back what was found at weights that are folded into others."""
+        folding = Folding(
+            setting, self._pairs, self._constants, calls, lambda call: padded_positions(self.runs.target, call, self.contents)
+        )
+        found.findings[:], gone = folding.settle(all_bodies, found.findings)
+        for body, own in zip(all_bodies, aligned, strict=True):
+            if body.calls in gone:
+                incoming = Incoming(self.runs, body, self._constants, calls, own, self.contents)
+                padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+                found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
 
     def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
         """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""
@@ -333,21 +296,3 @@ class _Judge:
                 found.excused[call] = "the reference's call has the same residual"
                 return
         found.findings.append(local_of(own, (-1 if partner is None else partner, call), operation))
-
-
-def leaves_state(runs: Both[Recorded], body: Body) -> bool:
-    """Whether a body writes to memory that it did not make, or makes something that is read after it besides what it returns."""
-    for run, items, here in zip(runs, body.items, (0, 1), strict=True):
-        made: set[int] = set()
-        inside = set(items)
-        for item in items:
-            operation = run.operation(item)
-            made |= {run.place(value).memory[0] for position, value in operation.outputs.items() if not run.is_view(operation)}
-            written = {run.place(operation.inputs[position]).memory[0] for position in operation.writes if position in operation.inputs}
-            if written - made:
-                return True
-        returned = {run.place(values[here]).memory[0] for _, values in body.interface.outputs}
-        given = {run.place(values[here]).memory[0] for _, values in body.interface.inputs}
-        if run.read_elsewhere(made - returned - given, inside):
-            return True
-    return False

@@ -7,7 +7,7 @@ draw is the target's recorded one on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,8 +68,18 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
-    decided_by: dict[int, int] = field(default_factory=dict)
-    """The target's call that decides what one of the reference's does that has no partner: a sort in place of a top-k."""
+    decided_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The target's calls that decide what one of the reference's does that has no partner: a sort for a top-k, or an argmax a place."""
+
+    def chosen_by(self, calls: Sequence[int]) -> Array:
+        """The recorded places along the last dimension that calls of the target's chose, the first ones first. Raises CannotReplay."""
+        found = []
+        for call in calls:
+            operation = self.runs.target.operation(call)
+            indices = self.contents(self.runs.target, operation.outputs["out[1]" if "out[1]" in operation.outputs else "out"])
+            given = len(self.runs.target.file.shape(operation.inputs["in[0]"]))
+            found.append(indices if indices.ndim == given else indices[..., None])
+        return np.concatenate(found, axis=-1).astype(np.int64)
 
     def run(
         self,
@@ -80,17 +90,18 @@ class Programs:
         kept: frozenset[int] = frozenset(),
         taken: Mapping[int, Mapping[str, Array]] = {},
         looked_at: int = -1,
+        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]] = {},
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
-        results to take instead of running calls; the operands of the call `looked_at` are kept. Raises CannotReplay where something
-        that is needed was not recorded.
+        results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other results of what
+        calls are given. Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
         ran = Ran()
-        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at)
+        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at, redone)
         children = {}
         for pair, interface in self.body.children.items():
             handed = {position: values[here] for position, values in interface.inputs}
@@ -112,9 +123,11 @@ class _Watcher:
         kept: frozenset[int],
         taken: Mapping[int, Mapping[str, Array]],
         looked_at: int,
+        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]],
     ) -> None:
         self._programs, self._side, self._ran = programs, side, ran
         self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
+        self._redone = redone
         self._run: Recorded = getattr(programs.runs, side)
 
     def incoming(self, value: int) -> Array:
@@ -132,6 +145,9 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None
+        if operation.call in self._redone:
+            results = dict(self._redone[operation.call](args))
+            other = results
         if operation.call == self._looked_at:
             self._ran.operands[operation.call] = copied(args)
         if decides(operation, args, results):
@@ -166,11 +182,24 @@ class _Watcher:
         """The target's recorded results of a call, the reference's own where it has no partner. Raises CannotReplay."""
         programs = self._programs
         if self._side == "reference" and not programs.incoming.own_choices:
-            there = programs.aligned.get(operation.call, programs.decided_by.get(operation.call))
+            there = programs.aligned.get(operation.call)
+            if there is None and operation.call in programs.decided_by:
+                return self._as_chosen(operation, programs.chosen_by(programs.decided_by[operation.call]))
             if there is not None:
                 made = programs.runs.target.operation(there)
                 return {p: programs.contents(programs.runs.target, value) for p, value in made.outputs.items() if p in operation.outputs}
         return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+
+    def _as_chosen(self, operation: Operation, chosen: Array) -> dict[str, Array]:
+        """Chosen places as what a choice of the reference's hands out; the values that they name are its own."""
+        found: dict[str, Array] = {}
+        for position, value in operation.outputs.items():
+            shape = self._run.file.shape(value)
+            first = chosen[..., : shape[-1]] if len(shape) == chosen.ndim else chosen[..., 0]
+            if first.shape != shape:
+                return {}
+            found[position] = np.zeros(shape) if position == "out[0]" else first
+        return found
 
 
 def _kept(made: Array) -> Array:

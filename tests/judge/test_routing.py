@@ -78,6 +78,11 @@ class Chooser(nn.Module):
         elif self.way == "smallest":
             best, chosen = (-(x @ self.scores)).topk(1, largest=False)
             best = -best
+        elif self.way == "argmax":
+            chosen = (x @ self.scores).argmax(-1, keepdim=True)
+            best = (x @ self.scores).gather(-1, chosen)
+        elif self.way == "max":
+            best, chosen = (x @ self.scores).max(-1, keepdim=True)
         else:  # from the other end, as a router does whose kernel sorts upwards alone
             best, chosen = (-(x @ self.scores)).sort(-1)
             best, chosen = -best[..., :1], chosen[..., :1]
@@ -85,7 +90,7 @@ class Chooser(nn.Module):
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("way", ["sort", "smallest", "other end"])
+@pytest.mark.parametrize("way", ["sort", "smallest", "other end", "argmax", "max"])
 def test_another_way_to_choose_decides_the_same(tmp_path: Path, way: str, wrong: bool) -> None:
     x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
     reference = record(tmp_path / "r.h5", Chooser("topk"), x)
@@ -130,3 +135,86 @@ def test_a_choice_that_another_choice_decided_is_asked_too(tmp_path: Path, fault
     found = compare_traces(reference, target)
     assert ([], False) == ([o.site for o in found.origins], found.defect) if not fault else found.defect
     assert not fault or all(origin.site.startswith("/") or "/" not in origin.site for origin in found.origins)
+
+
+@pytest.mark.parametrize("way", ["argmax", "max"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_top_k_in_place_of_an_argmax_decides_the_same(tmp_path: Path, way: str, wrong: bool) -> None:
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
+    reference = record(tmp_path / "r.h5", Chooser(way), x)
+    comparison = compare_traces(reference, record(tmp_path / "t.h5", Chooser("topk", wrong=wrong).bfloat16(), x.bfloat16()))
+    assert wrong == comparison.defect
+    assert any(notice.kind in ("flip", "tie-order") for notice in comparison.notices)
+
+
+@pytest.mark.parametrize("way", ["argmax", "max"])
+def test_an_argmax_that_chooses_by_other_numbers_is_a_fault(tmp_path: Path, way: str) -> None:
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
+    reference, wrong = record(tmp_path / "r.h5", Chooser("topk"), x), Chooser(way)
+    wrong.scores.data[:, 2] *= 1.5
+    comparison = compare_traces(reference, record(tmp_path / "t.h5", wrong, x))
+    assert comparison.defect
+
+
+class Two(nn.Module):
+    """Rows of a table for the two largest scores, by a top-k or by one argmax after another."""
+
+    def __init__(self, way: str, *, wrong: bool = False) -> None:
+        super().__init__()
+        self.chooser, self.way, self.wrong = Chooser("topk"), way, wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (x @ self.chooser.scores).softmax(-1)
+        if self.way == "topk":
+            best, chosen = scores.topk(2)
+        else:
+            first = scores.argmax(-1, keepdim=True)
+            left = scores.scatter(-1, first, -1.0)
+            chosen = torch.cat([first, first if self.wrong else left.argmax(-1, keepdim=True)], -1)
+            best = scores.gather(-1, chosen)
+        return (self.chooser.table[chosen] * best[..., None]).sum(-2)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_one_argmax_after_another_decides_as_a_top_k(tmp_path: Path, wrong: bool) -> None:
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
+    reference = record(tmp_path / "r.h5", Two("topk"), x)
+    comparison = compare_traces(reference, record(tmp_path / "t.h5", Two("rounds", wrong=wrong).bfloat16(), x.bfloat16()))
+    assert wrong == comparison.defect
+    assert wrong or any(notice.kind in ("flip", "tie-order") for notice in comparison.notices)
+
+
+class Router(nn.Module):
+    """Hands out the largest score and its place, by a top-k, or by what equals the largest."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.scores, self.way, self.factor = Chooser("topk").scores, way, 1.0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = x @ self.scores
+        if self.way == "topk":
+            return scores.topk(1)
+        chosen = (scores == scores.amax(-1, keepdim=True)).int().argmax(-1, keepdim=True)
+        return scores.gather(-1, chosen) * self.factor, chosen
+
+
+class Routed(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.router, self.table = Router(way), Chooser("topk").table
+
+    def forward(self, x: Tensor) -> Tensor:
+        best, chosen = self.router(x)
+        return self.table[chosen[..., 0]] * best
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_what_follows_from_a_place_that_is_as_good_is_followed(tmp_path: Path, factor: float) -> None:
+    """The places differ by less than rounding, and the values at them differ too: those are no fault where the places are none."""
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
+    reference, target = record(tmp_path / "r.h5", Routed("topk"), x), Routed("equal").bfloat16()
+    target.router.factor = factor
+    comparison = compare_traces(reference, record(tmp_path / "t.h5", target, x.bfloat16()))
+    assert (factor != 1.0) == comparison.defect
+    assert any(notice.kind in ("flip", "tie-order") and notice.site == "router/aten.topk.default#0" for notice in comparison.notices)

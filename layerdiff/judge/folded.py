@@ -31,6 +31,8 @@ from layerdiff.sides import Both
 Array = NDArray[Any]
 _AROUND: Final = 3
 """How many modules, the body's own and those around it, are tried as a whole."""
+_Blamed = tuple[str, frozenset[tuple[str, str, str]]]
+"""The site of a module, and site, value and static difference of what is blamed in it."""
 _MOST_TRIALS: Final = 256
 """Programs run, in all, to see whether one fault among folded weights is what keeps a module from meeting."""
 
@@ -48,10 +50,13 @@ class Folding:
     ) -> None:
         self._setting, self._pairs, self._constants, self._calls, self._padded = setting, pairs, constants, calls, padded
         self._runs: Both[Recorded] = setting.runs
-        self._regions: dict[Pair, Region | None] = {}
+        self._never: set[Pair] = set()
+        """Modules that cannot be taken whole, or in which no weight is another. A region is large, and none is kept."""
         self._trials = 0
-        self._shown: set[tuple[str, frozenset[tuple[str, str, str]]]] = set()
-        """Modules and what they were blamed for, that were shown to be folded in one call: their weights are the same in all."""
+        self._shown: set[_Blamed] = set()
+        """Modules, and what they were blamed for, that were shown to be folded in one call: their weights are the same in all."""
+        self._parting: set[_Blamed] = set()
+        """Those that do not meet in one call: what two programs are in one, they are in all."""
 
     def settle(self, all_bodies: Sequence[Body], findings: Sequence[Local]) -> tuple[list[Local], set[Pair]]:
         """The findings without those of weights that are folded, and what is said of these; and the bodies of which nothing is left."""
@@ -67,10 +72,13 @@ class Folding:
             for pair in regions:
                 inside = self._inside(pair, left)
                 blame = frozenset(map(id, inside))
-                if len(inside) <= besides or blame in tried or self._region(pair) is None:
+                region = self._region(pair) if len(inside) > besides and blame not in tried else None
+                if region is None:
                     continue  # what parts in a module and nowhere around it meets in it, or only dilutes
                 tried.add(blame)
-                freed, notice = self._free(pair, inside, besides=besides)
+                if not besides and self._blamed(pair, inside) in self._parting:
+                    continue
+                freed, notice = self._free(pair, region, inside, besides=besides)
                 left = [local for local in left if not any(local is one for one in freed)]
                 said += notice
         kept = {id(local) for local in left}
@@ -108,9 +116,10 @@ class Folding:
 
     def _region(self, pair: Pair) -> Region | None:
         """The module taken whole; None where it cannot be, or no weight in it is another."""
-        if pair not in self._regions:
-            self._regions[pair] = self._made(pair)
-        return self._regions[pair]
+        found = None if pair in self._never else self._made(pair)
+        if found is None:
+            self._never.add(pair)
+        return found
 
     def _made(self, pair: Pair) -> Region | None:
         whole = whole_body(self._runs, pair)
@@ -130,15 +139,14 @@ class Folding:
         except CannotReplay:
             return None
 
-    def _free(self, pair: Pair, inside: Sequence[Local], *, besides: bool) -> tuple[list[Local], list[Local]]:
+    def _free(self, pair: Pair, region: Region, inside: Sequence[Local], *, besides: bool) -> tuple[list[Local], list[Local]]:
         """Those of the findings inside a module that are folded weights, and what is said. `besides`: beside one fault that is none."""
-        region = self._region(pair)
-        if region is None:
-            return [], []
         best: tuple[list[Local], Base] | None = None
         try:
             if not besides and (base := region.base(Change())) is not None:
                 best = self._folded(pair, region, base, inside), base
+            elif not besides:
+                self._parting.add(self._blamed(pair, inside))
             if best is not None or besides:
                 best = self._beside_a_fault(pair, region, inside, best)
         except CannotReplay:
@@ -163,15 +171,19 @@ class Folding:
                     best = freed, base
         return best
 
-    def _folded(self, pair: Pair, region: Region, base: Base, found: Sequence[Local]) -> list[Local]:
+    def _blamed(self, pair: Pair, found: Sequence[Local]) -> _Blamed:
         file = self._runs.target.file
-        blamed = frozenset(
-            (file.site(one.calls[1]) if one.calls[1] >= 0 else "", one.value, str(one.evidence.get("static"))) for one in found
-        )
-        key = file.site(pair[1]), blamed
+        sites = [file.site(one.calls[1]) if one.calls[1] >= 0 else "" for one in found]
+        static = [str(one.evidence.get("static")) for one in found]
+        return file.site(pair[1]), frozenset((site, one.value, text) for site, one, text in zip(sites, found, static, strict=True))
+
+    def _folded(self, pair: Pair, region: Region, base: Base, found: Sequence[Local]) -> list[Local]:
+        key = self._blamed(pair, found)
         if key in self._shown and not base.changed:
             return list(found)
-        freed = [one for one in found if region.is_folded(one, base)]
+        each = {id(one): self._blamed(pair, [one]) for one in found}
+        freed = [one for one in found if ("constant" in one.evidence and each[id(one)] in self._shown) or region.is_folded(one, base)]
+        self._shown |= {each[id(one)] for one in freed}
         if len(freed) == len(found) and not base.changed:
             self._shown.add(key)
         return freed

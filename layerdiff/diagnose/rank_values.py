@@ -84,7 +84,7 @@ class RankValues:
         if pair in self.exact:
             return self.exact[pair][0]
         parts, placed = _all_numbers(self.files.reference, self.held.reference[pair]), self.placed.get(pair)
-        if parts is None or len(parts) == 1:
+        if parts is None or (len(parts) == 1 and (placed is None or placed.ours is None)):
             return None if parts is None else parts[0]
         return None if placed is None or placed.ours is None else np.asarray(placed.ours.joined(parts, self.shape(pair)), np.float64)
 

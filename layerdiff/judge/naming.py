@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     if programs.incoming.own_choices:  # what follows from other choices is no fault
         cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
+    theirs, ours = _without_filling(programs, theirs, "target"), _without_filling(programs, ours, "reference")
     first = _first_without_equal(theirs, ours, cones.target - _copies(programs.runs.target, cones.target))
     first = first or _first_without_equal(theirs, ours, cones.target)
     other = _first_without_equal(ours, theirs, cones.reference)
@@ -62,6 +64,14 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
         static = f"the target never makes what {shown(programs.runs.reference, other[0])} makes"
         return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
     return None
+
+
+def _without_filling(programs: Programs, ran: Ran, side: str) -> Ran:
+    """What a program made, at the places that count."""
+    if not programs.fillings.sizes:
+        return ran
+    made = {call: {p: programs.fillings.without(x, side) for p, x in results.items()} for call, results in ran.results.items()}
+    return replace(ran, results=made)
 
 
 def _replaced(programs: Programs, theirs: Ran, ours: Ran, call: int, other: tuple[int, str] | None) -> int:

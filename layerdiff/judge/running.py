@@ -7,6 +7,7 @@ draw is the target's recorded one on both sides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.judge.bodies import Body
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.noise import Noise
@@ -66,6 +68,8 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
+    fillings: Fillings = NOTHING_FILLED
+    """Sizes that one of the two filled up."""
     decided_by: dict[int, int] = field(default_factory=dict)
     """The target's call that decides what one of the reference's does that has no partner: a sort in place of a top-k."""
 
@@ -235,7 +239,7 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
         return None
     made = {position: np.array(result) for position, result in own.items()}
     if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
-        margin = np.abs(own["out[0]"] - other["out[0]"])
+        margin = np.where(_beyond(args, other["out[1]"]), np.inf, np.abs(own["out[0]"] - other["out[0]"]))
         return Decision(operation, made, margin, np.maximum(np.abs(own["out[0]"]), np.abs(other["out[0]"])))
     position = keys[0]
     differs = own[position] != other[position]
@@ -243,6 +247,8 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
     first = operands[0]
     if operation.name.split(".")[1] in ("argmax", "argmin") and own[position].shape != first.shape:
         flat = own[position].ndim == 0 or own[position].size == 1
+        if np.any(_beyond(args, other[position], flat=flat)):
+            return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape))
         values = [_chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)]
         return Decision(operation, made, np.abs(values[0] - values[1]), np.maximum(np.abs(values[0]), np.abs(values[1])))
     second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
@@ -255,6 +261,13 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
         return Decision(operation, made, np.where(differs, margin, 0.0), scale)
     except ValueError:
         return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape))
+
+
+def _beyond(args: Arguments, indices: Array, *, flat: bool = False) -> NDArray[np.bool_]:
+    """Which indices name no place of the operand that was chosen from: there is none to choose, however little it would lack."""
+    shape = args.args[0].shape
+    last = not flat and indices.shape[: len(shape) - 1] == shape[:-1]
+    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape, default=1)))
 
 
 def _chosen(operand: Array, indices: Array, flat: bool) -> Array:

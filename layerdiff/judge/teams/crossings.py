@@ -36,6 +36,11 @@ class Held:
     placement: Placement
     shape: tuple[int, ...]
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether some process holds places that are none of the logical value."""
+        return self.placement.kind == "sharded" and any(np.any(at == PAD) for at in self.placement.positions)
+
     def joined(self, parts: Sequence[Array]) -> Array:
         """The logical tensor, of what each process has."""
         return self.placement.joined(parts, self.shape)

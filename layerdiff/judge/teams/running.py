@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.constants import as_mask
@@ -132,8 +133,10 @@ class TeamPrograms:
         for crossing in coming:
             ours, theirs = crossing.held
             parts = [self.contents(self.runs.target[file], value) for file, value in theirs.parts]
-            for at, part in zip(ours.parts, ours.divided(theirs.joined(parts)), strict=True):
-                found[at] = part
+            given = ours.divided(theirs.joined(parts))
+            if ours.is_filled:
+                given = refilled(ours.placement, given, [self.contents(self.runs.reference[file], value) for file, value in ours.parts])
+            found |= dict(zip(ours.parts, given, strict=True))
         return found
 
 

@@ -17,6 +17,7 @@ from layerdiff.align.filling import NOTHING_FILLED, Fillings, infer_filled, lead
 from layerdiff.align.placement import FITS, SURELY, Placement
 from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
+from layerdiff.judge.expert_ids import local_ids
 from layerdiff.judge.measuring import Numbers, measure_values
 from layerdiff.judge.measuring_layouts import measure_both, same_layout
 from layerdiff.judge.placed import Kept, Part, Placed, all_equal, differing_sizes, kept, put_apart, screened
@@ -45,7 +46,7 @@ def fill_ranks(
     `stages`: of a pipeline, for each file. Parts that are no part of a value are taken out of `parts_of`.
     """
     same, incomplete = same_layout(pairs, files, parts_of), _lacks_ranks(files.target)
-    known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
+    known = _ids(pairs, len(sites["site"]), files, parts_of)
     likely: dict[tuple[int, ...], Placement] = {}
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
@@ -84,6 +85,20 @@ def fill_ranks(
         if numbers.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {numbers.reason}")
         yield done
+
+
+_Known = dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]]
+"""By the reference's value, its parts and the ranks'."""
+
+
+def _ids(pairs: dict[str, NDArray[Any]], sites: int, files: Both[tuple[TraceFile, ...]], parts_of: Both[list[tuple[Part, ...]]]) -> _Known:
+    """The ids of experts that ranks count for themselves, put together."""
+    found: _Known = {}
+    for (ours, theirs), placement in local_ids(pairs, sites, files, parts_of).items():
+        whole, held = kept(files.reference[ours[0]], ours[1]), [kept(files.target[file], value) for file, value in theirs]
+        placed = Placed(placement, tuple(file for file, _ in theirs), (), None)
+        found[ours[1], (ours,), theirs] = screened(whole, held, placed)
+    return found
 
 
 def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:

@@ -50,7 +50,7 @@ class Placed:
 
     def standing(self, parts: Sequence[T]) -> Sequence[T]:
         """The parts that make up the logical tensor: of a replicated value the one furthest off, so that no rank hides behind another."""
-        if self.placement.kind != "replicated" or len(self.errors) != len(parts):
+        if self.placement.kind != "replicated" or self.placement.numbers or len(self.errors) != len(parts):
             return parts
         worst = max(range(len(parts)), key=lambda rank: -1.0 if self.errors[rank] != self.errors[rank] else self.errors[rank])
         return [parts[worst]]
@@ -123,7 +123,7 @@ def put_apart(placement: Placement) -> Numbers:
 
 def same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
-    if placement.kind not in ("sharded", "replicated") or any(part.dtype != whole.dtype for part in parts):
+    if placement.kind not in ("sharded", "replicated") or placement.numbers or any(part.dtype != whole.dtype for part in parts):
         return False
     if any(np.any(at == PAD) for at in placement.positions) or not placement.covers(whole.bits.shape):
         return False

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.constants import is_masked
 from layerdiff.judge.local import Local
+from layerdiff.judge.mending import other_scalars, with_scalars
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import NOTHING, Cut
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 
 Array = NDArray[Any]
@@ -40,7 +42,8 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
     first = first or _first_without_equal(theirs, ours, cones.target)
     other = _first_without_equal(ours, theirs, cones.reference)
     changed = _first_changed(programs, wiring, ours, theirs, cones.target)
-    if changed is not None and (first is None or changed[1] <= first[0]):
+    mends = None if changed is None else _mends(programs, ours, *changed)
+    if changed is not None and (mends or (mends is None and (first is None or changed[1] <= first[0]))):
         return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
     if first is not None:
         call, position = first
@@ -57,7 +60,10 @@ def name_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: C
         rewired = _given_another(programs, ours, theirs, partner, call) if same else None
         if rewired is not None:
             return rewired
-        return (partner, call), position, _static_difference(programs, wiring, partner, call)
+        evidence = _static_difference(programs, wiring, partner, call)
+        if mends is False and changed == (partner, call):  # its scalars are not to blame
+            evidence.pop("static", None)
+        return (partner, call), position, evidence
     if other is not None and other[0] not in programs.aligned:
         return _missing(programs, other, None)
     if other is not None:
@@ -255,6 +261,24 @@ def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, i
             if there is not None and (there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING):
                 return reference, target
     return None
+
+
+def _mends(programs: Programs, ours: Ran, reference: int, target: int) -> bool | None:
+    """Whether a call of the target makes what the reference's does once it is given its scalars; None where that cannot be tried."""
+    here, there = programs.runs.reference.operation(reference), programs.runs.target.operation(target)
+    tried = False
+    for keys in other_scalars(there, here):
+        try:
+            made = programs.run("target", watch=True, pictures={target: with_scalars(there, here, keys)}).results.get(target, {})
+        except CannotReplay:
+            continue
+        tried = True
+        right = ours.results[reference]
+        if made.keys() == right.keys() and all(
+            made[at].shape == x.shape and row_difference(unmasked(x), unmasked(made[at])).figure <= NOTHING for at, x in right.items()
+        ):
+            return True
+    return False if tried else None
 
 
 def _first_position(theirs: Ran, ours: Ran, pair: tuple[int, int]) -> str:

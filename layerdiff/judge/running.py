@@ -82,12 +82,13 @@ class Programs:
         kept: frozenset[int] = frozenset(),
         taken: Mapping[int, Mapping[str, Array]] = {},
         looked_at: int = -1,
+        pictures: Mapping[int, Any] = {},
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
-        results to take instead of running calls; the operands of the call `looked_at` are kept. Raises CannotReplay where something
-        that is needed was not recorded.
+        results to take instead of running calls; the operands of the call `looked_at` are kept; `pictures` are other arguments of
+        calls. Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
@@ -99,7 +100,7 @@ class Programs:
             children[pair[here]] = Child(handed, tuple(values[here] for _, values in interface.outputs))
         inputs = [values[here] for _, values in self.body.interface.inputs]
         outputs = {position: values[here] for position, values in self.body.interface.outputs}
-        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs), watcher)
+        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs, pictures), watcher)
         return ran
 
 

@@ -215,7 +215,7 @@ class _Judge:
         row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
         alone = _alone(apart.figures)
         unnamed = programs.own_choices or _counts_for_itself(body)  # what follows from other choices, or other ids, is no fault
-        named = None if unnamed else first_other(programs, ours, theirs, apart, alone)
+        named = None if unnamed else first_other(programs, ours, theirs, apart, alone, lambda ran: self._parted(body, ours, ran))
         if named is not None:
             row = self.crossings.row_of.get(named.at, row)
             calls, value = (named.reference, named.at[1]), "out"

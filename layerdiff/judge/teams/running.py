@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,13 +75,13 @@ class TeamPrograms:
             own, calls = _tokens(self.body, "reference", file)
             self.partner |= {(file, calls[i]): j for i, j in align_sequences(own, tokens)}
 
-    def run(self, side: str, noise: Mapping[int, Noise] | None = None) -> TeamRan:
-        """Run one side; `noise`, by file, is added to each result.
+    def run(self, side: str, noise: Mapping[int, Noise] | None = None, pictures: Mapping[int, Mapping[int, Any]] = {}) -> TeamRan:
+        """Run one side; `noise`, by file, is added to each result; `pictures`, by file and call, are other arguments of calls.
 
         Raises CannotReplay where something that is needed was not recorded, or cannot be run.
         """
         ran = TeamRan()
-        parts = getattr(self.body.parts, side)
+        parts = {file: replace(part, pictures=pictures.get(file, {})) for file, part in getattr(self.body.parts, side).items()}
         files = list(parts)
         supplied = self._supplied() if side == "reference" else {}
         watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file]) for file in files]

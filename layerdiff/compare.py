@@ -20,6 +20,7 @@ from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
+from layerdiff.diagnose.filling import chosen_filling, notices_of_filling
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
@@ -34,10 +35,11 @@ from layerdiff.errors import ComparisonError
 from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
+from layerdiff.judge.filling import filled_weights, fillings_of
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
-from layerdiff.judge.placed import Placed
+from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
@@ -123,13 +125,17 @@ def compare_in_steps(
         described = replace(described, found=tuple(found), placed=parts, checkpoints=tuple(map(str, checkpoints)))
         return _judged(described, chosen, None if ranked else files, told)
 
+    parts_of: Both[list[tuple[Part, ...]]] | None
     if isinstance(tables, RankedTables):
-        parts = Both(tables.ours, tables.ranks)
-        total = total_bytes_of_ranks(pairs, sites, files, parts)
-        measured = fill_ranks(pairs, sites, tables.texts, files, parts, placed, tables.stages)
+        parts_of = Both(tables.ours, tables.ranks)
+        total = total_bytes_of_ranks(pairs, sites, files, parts_of)
+        filled = filled_weights(pairs, sites, tables.texts, files, parts_of)
+        measured = fill_ranks(pairs, sites, tables.texts, files, parts_of, placed, tables.stages, fillings_of(filled))
     else:
         total = total_bytes(pairs, sites, files)
-        measured = fill(pairs, sites, tables.texts, files)
+        parts_of, filled = None, filled_weights(pairs, sites, tables.texts, files)
+        measured = fill(pairs, sites, tables.texts, files, fillings_of(filled))
+    told = (*told, *notices_of_filling(filled))
     yield Progress(0, total, judge)
     last, done = time.monotonic(), 0
     for done in measured:
@@ -153,11 +159,12 @@ def compare_in_steps(
             continue
         before = list(found)
         rows = np.flatnonzero((sites["reference_file"] == numbers.reference) & (sites["target_file"] == numbers.target))
-        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust):
+        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust, fillings_of(filled)):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
                 yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
                 last = time.monotonic()
+    found += of_other_modules(chosen_filling(sites, pairs, tables.texts, files, filled, parts_of), found, sites)
     yield Progress(total, total, judge)
 
 

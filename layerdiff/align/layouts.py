@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import Fillings, cut_to, infer_filled, leading
 from layerdiff.align.placement import FITS, PAD, Placement
 from layerdiff.align.placements import ALIKE, APART, MATCHED, infer, readings, relative_error
 
@@ -57,6 +58,25 @@ def infer_both(
         if plain:
             return plain[0][0], plain[0][1], plain[0][2]
     return placement, whole, other
+
+
+def infer_both_filled(ours: Sequence[Array], theirs: Sequence[Array], fillings: Fillings) -> tuple[Placement, Array, Placement] | None:
+    """As `infer_both`, of a value with a dimension that one side filled up; None where no reading fits."""
+    for placement in _own_readings(ours):
+        sizes = list(ours[0].shape)
+        if placement.kind == "sharded":
+            sizes[placement.dim] = int(max(at.max(initial=-1) for at in placement.positions)) + 1
+        whole = np.asarray(placement.joined(ours, tuple(sizes)))
+        filled = infer_filled(whole, theirs, fillings)
+        if filled is None:
+            continue
+        if filled[0] is None:
+            return placement, whole, filled[1]
+        count = int(filled[0].positions[0].max()) + 1
+        own = cut_to(placement, ours, filled[0].dim, count)
+        if own is not None:
+            return own, leading(whole, filled[0].dim, count), filled[1]
+    return None
 
 
 def _oddity(placement: Placement, shape: tuple[int, ...]) -> int:

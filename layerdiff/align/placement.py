@@ -41,6 +41,8 @@ class Placement:
         reading: of a regular sharding its name, `zigzag`; empty else.
         fits: whether the numbers bear it out.
         groups: of "nested", the ranks of each group.
+        numbers: of whole numbers that each rank counts for itself, what each of its own stands for, from zero on.
+        absent: what a rank has there for those of other ranks.
     """
 
     kind: Kind
@@ -55,12 +57,19 @@ class Placement:
     groups: tuple[tuple[int, ...], ...] = ()
     outer: Placement | None = None
     inner: Placement | None = None
+    numbers: tuple[NDArray[np.intp], ...] = ()
+    absent: tuple[int, ...] = ()
 
     def part(self, whole: Array, rank: int) -> Array:
         """What this rank should hold of the logical tensor, of a sum the whole; padding reads as zero."""
         if self.outer is not None and self.inner is not None:
             group, own = self._at[rank]
             return self.inner.part(self.outer.part(whole, group), own)
+        if self.numbers:
+            most = max(int(whole.max(initial=0)), *(int(at.max(initial=0)) for at in self.numbers))
+            counted = np.full(most + 1, self.absent[rank], whole.dtype)
+            counted[self.numbers[rank]] = np.arange(self.numbers[rank].size)
+            return np.asarray(counted[whole])
         if self.kind == "replicated" and self.dim >= 0:
             return np.asarray(np.take(whole, [0], axis=self.dim))
         if self.kind != "sharded":
@@ -73,7 +82,12 @@ class Placement:
         return np.asarray(found)
 
     def joined(self, parts: Sequence[Array], shape: tuple[int, ...]) -> Array:
-        """The logical tensor of all ranks: of a place that several hold the first rank's part; of partial ones the sum, in float64."""
+        """The logical tensor of all ranks: of a place that several hold the first rank's part; of partial ones the sum, in float64.
+
+        Of numbers that each counts for itself -1 where none of them is a rank's own, or two stand for something else.
+        """
+        if self.numbers:
+            return _counted(parts, self.numbers)
         if self.outer is not None and self.inner is not None:
             shapes = [self.outer.part_shape(shape, i) for i in range(len(self.groups))]
             inside = [self.inner.joined([parts[r] for r in ranks], own) for ranks, own in zip(self.groups, shapes, strict=True)]
@@ -121,6 +135,8 @@ class Placement:
         if self.outer is not None and self.inner is not None:
             group, own = self._at[rank]
             return *self.outer.places_of_rank(group), *self.inner.places_of_rank(own)
+        if self.numbers:
+            return (b"numbers", self.numbers[rank].tobytes())
         return (self.positions[rank].tobytes(),) if self.positions else (b"",)
 
     @property
@@ -148,6 +164,17 @@ class Placement:
             return True
         held = np.unique(np.concatenate(self.positions))
         return int(np.count_nonzero(held != PAD)) == shape[self.dim]
+
+
+def _counted(parts: Sequence[Array], numbers: Sequence[NDArray[np.intp]]) -> Array:
+    whole = np.full(parts[0].shape, PAD, parts[0].dtype)
+    apart = np.zeros(whole.shape, bool)
+    for part, own in zip(parts, numbers, strict=True):
+        mine = (part >= 0) & (part < own.size)
+        meant = own[np.where(mine, part, 0)].astype(whole.dtype)
+        apart |= mine & (whole != PAD) & (whole != meant)
+        whole = np.where(mine, meant, whole)
+    return np.where(apart, PAD, whole)
 
 
 def places_of(x: Array, at: NDArray[np.intp], dim: int) -> Array:

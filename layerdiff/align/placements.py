@@ -221,7 +221,7 @@ def readings(size: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[NDArra
             yield f"contiguous, each part on every {_ordinal(groups)} rank", [places[(r % groups) * part :][:part] for r in range(ranks)]
         padded = np.full(total, PAD, np.intp)
         padded[:size] = places
-        if -(-size // part) == ranks or (ranks - 1) * part < size:
+        if (ranks - 1) * part < size or size % part:  # else the last ranks may hold what the first do
             yield "contiguous, padded at the end", [padded[rank * part : (rank + 1) * part] for rank in range(ranks)]
         for real in dict.fromkeys([-(-size // ranks), size // ranks]):
             last = size - (ranks - 1) * real

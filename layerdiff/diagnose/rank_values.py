@@ -84,7 +84,7 @@ class RankValues:
         if pair in self.exact:
             return self.exact[pair][0]
         parts, placed = _all_numbers(self.files.reference, self.held.reference[pair]), self.placed.get(pair)
-        if parts is None or len(parts) == 1:
+        if parts is None or (len(parts) == 1 and (placed is None or placed.ours is None)):
             return None if parts is None else parts[0]
         return None if placed is None or placed.ours is None else np.asarray(placed.ours.joined(parts, self.shape(pair)), np.float64)
 
@@ -123,6 +123,18 @@ class RankValues:
             return None
         read = self.files.target[file].read(value)
         return read.astype(np.int64) if read.dtype.kind in "iu" and read.ndim >= 2 else None
+
+    def ids(self, pair: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]] | None:
+        """Tables of whole numbers of one shape: the reference's, of one process, and each rank's."""
+        ours, theirs = self.held.reference[pair], self.held.target[pair]
+        every = [(self.files.reference[ours[0][0]], ours[0][1]), *((self.files.target[file], value) for file, value in theirs)]
+        if len(ours) != 1 or any(not file.has_bytes(value) or file.count(value) > _MOST for file, value in every):
+            return None
+        read = [file.read(value) for file, value in every]
+        if any(one.dtype.kind not in "iu" or one.shape != read[0].shape or one.ndim < 2 for one in read):
+            return None
+        whole, *parts = (one.astype(np.int64) for one in read)
+        return whole, parts
 
     def joined(self, pair: int) -> Array | None:
         """The target's logical value."""

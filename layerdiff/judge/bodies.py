@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.align.forms import Shape, leading_of, same_form
 from layerdiff.align.positions import pair_positions
 from layerdiff.replay.recorded import Recorded
@@ -48,17 +49,22 @@ class Body:
         return {getattr(Both(*pair), side): (pair, interface) for pair, interface in self.children.items()}
 
 
-def bodies(runs: Both[Recorded], pairs: Mapping[int, int], roots: list[Pair]) -> Iterator[Body]:
+def bodies(
+    runs: Both[Recorded],
+    pairs: Mapping[int, int],
+    roots: list[Pair],
+    fillings: Fillings = NOTHING_FILLED,
+) -> Iterator[Body]:
     """The bodies of all module calls under `roots`. `pairs`: the target call of each reference call."""
     stack = list(reversed(roots))
     while stack:
         calls = stack.pop()
-        body = _body(runs, calls, pairs)
+        body = _body(runs, calls, pairs, fillings)
         yield body
         stack.extend(reversed(list(body.children)))
 
 
-def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
+def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], fillings: Fillings) -> Body:
     refused: set[Pair] = set()
     known: dict[Pair, Interface | None] = {}
     while True:
@@ -77,7 +83,7 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> Body:
     dissolved = Both(
         tuple(runs.reference.modules_inside(calls[0], stops.reference)), tuple(runs.target.modules_inside(calls[1], stops.target))
     )
-    whole = interface(runs, calls) or _common(runs, calls)
+    whole = interface(runs, calls) or _common(runs, calls, fillings)
     back = set(pairs.values())
     unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
     return Body(calls, whole, items, children, dissolved, unpaired)
@@ -151,13 +157,15 @@ def _paired_values(runs: Both[Recorded], pair: Pair, role: Role) -> list[tuple[s
     return values if same else None
 
 
-def _common(runs: Both[Recorded], pair: Pair) -> Interface:
-    """What a pair of calls has in common, where there is more on one side."""
+def _common(runs: Both[Recorded], pair: Pair, fillings: Fillings) -> Interface:
+    """What a pair of calls has in common, where there is more on one side; of what it returns also what one side filled up."""
 
     def common(role: Role) -> tuple[tuple[str, Pair], ...]:
         ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
         found, _, _ = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
         values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
-        return tuple((p, (r, t)) for p, (r, t) in values if same_form(runs.reference.file.shape(r), runs.target.file.shape(t)))
+        shapes = [(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values]
+        filled = [role == Role.OUTPUT and fillings.common(*both) is not None for both in shapes]
+        return tuple(one for one, both, fills in zip(values, shapes, filled, strict=True) if same_form(*both) or fills)
 
     return Interface(common(Role.INPUT), common(Role.OUTPUT))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import leading
 from layerdiff.arithmetic.formats import format_named, round_to
 from layerdiff.judge.fused import FusedRows
 from layerdiff.judge.quantised import quantised_width
@@ -42,6 +43,8 @@ class ConstantPair:
     """How it is the reference's quantised: `int8 by rows`."""
     difference: float
     """max |t - r| over rms of the reference, where it is another."""
+    filled: tuple[int, int] | None = None
+    """Where one run filled it up: the dimension, and the places that both have, where it is the same."""
 
 
 class Constants:
@@ -68,7 +71,7 @@ class Constants:
             return None
         files = self._runs.map(lambda run: run.file)
         if files.reference.shape(ours) != files.target.shape(theirs):
-            return ConstantPair(name, ours, theirs, False, None, None, float("inf"))
+            return ConstantPair(name, ours, theirs, False, None, None, float("inf"), self._filled(ours, theirs))
         dtypes = files.reference.dtype_name(ours), files.target.dtype_name(theirs)
         prints = files.reference.fingerprint(ours), files.target.fingerprint(theirs)
         if dtypes[0] == dtypes[1] and prints[0] is not None and prints[0] == prints[1]:
@@ -103,6 +106,8 @@ class Constants:
         pair = self.pair(weight[0])
         if pair is None or not pair.same:
             rows = self._fused.instead(weight[1]) if pair is None or np.isinf(pair.difference) else None
+            if rows is None and pair is not None and pair.filled is not None:
+                rows = self._with_filling(pair, *pair.filled)
             return self._contents(self._runs.reference, value) if rows is None else viewed(self._runs.reference, rows, weight[1], value)
         run, file = self._runs.reference, self._runs.reference.file
         if value == weight[1] or file.shape(value) == file.shape(weight[1]):
@@ -111,6 +116,26 @@ class Constants:
             if (place.offset, place.shape, place.strides) == (whole.offset, whole.shape, whole.strides):
                 return self._contents(self._runs.target, pair.target)
         return viewed(run, self._contents(self._runs.target, pair.target), weight[1], value)
+
+    def _filled(self, ours: int, theirs: int) -> tuple[int, int] | None:
+        """Of a constant that is longer in one run, in one dimension: what both have, where it is the same."""
+        shapes = [run.file.shape(value) for run, value in zip(self._runs, (ours, theirs), strict=True)]
+        differing = [dim for dim, sizes in enumerate(zip(*shapes, strict=False)) if sizes[0] != sizes[1]]
+        if len(shapes[0]) != len(shapes[1]) or len(differing) != 1:
+            return None
+        dim, dtypes = differing[0], [run.file.dtype_name(value) for run, value in zip(self._runs, (ours, theirs), strict=True)]
+        count = min(shape[dim] for shape in shapes)
+        try:
+            r, t = (leading(self._contents(run, value), dim, count) for run, value in zip(self._runs, (ours, theirs), strict=True))
+        except CannotReplay:
+            return None
+        return (dim, count) if np.array_equal(r, t, equal_nan=True) or within_rounding(r, t, *dtypes) else None
+
+    def _with_filling(self, pair: ConstantPair, dim: int, count: int) -> Array:
+        """The reference's constant with the target's numbers at the places that both have."""
+        found = np.array(self._contents(self._runs.reference, pair.reference))
+        leading(found, dim, count)[...] = leading(self._contents(self._runs.target, pair.target), dim, count)
+        return found
 
     @cached_property
     def _fused(self) -> FusedRows:

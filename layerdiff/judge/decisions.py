@@ -157,7 +157,7 @@ def decided_otherwise(
     """
     (r, t), position = cut
     one, other = ours.cuts[r, position], theirs.cuts[t, position]
-    if one.dtype.kind not in "iu" or not one.ndim or not one.size or min(one.min(), other.min()) < 0:
+    if one.dtype.kind not in "iu" or not one.ndim or one.size != other.size or not one.size or min(one.min(), other.min()) < 0:
         return None
     for call, args in ours.operands.items():
         operand = args.args[0] if args.args and isinstance(args.args[0], np.ndarray) else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Columns, Source, Texts, Verdict
@@ -54,6 +55,7 @@ def judge_exactly(
     files: Both[TraceFile],
     rows: NDArray[np.int64],
     trust: Collection[str] = (),
+    fillings: Fillings = NOTHING_FILLED,
 ) -> Iterator[tuple[int, int, list[Found]]]:
     """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far).
 
@@ -69,7 +71,7 @@ def judge_exactly(
     place = _Rows(rows, reference, target)
     found: list[Found] = []
     last: Judgement | None = None
-    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust):
+    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust, fillings):
         last = judgement
         found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
         yield done, total, found

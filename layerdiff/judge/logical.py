@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import refilled
 from layerdiff.errors import TraceError
 from layerdiff.judge.exact import Found, judge_exactly
 from layerdiff.judge.placed import Part, Placed
@@ -79,7 +80,8 @@ def _laid(
         value, parts = int(pairs["reference_value"][pair]), ranks[pair]
         if kinds[pair] != CallKind.MODULE or value in torn or seen.get(value) == parts:
             continue
-        if where.placement.kind == "unknown" or not where.placement.fits or not where.placement.covers(reference.shape(value)):
+        shape = where.shape or reference.shape(value)
+        if where.placement.kind == "unknown" or not where.placement.fits or not where.placement.covers(shape):
             continue
         if len(where.files) == 1 and where.placement.kind == "sharded":  # matched rows: of another value perhaps in another order
             continue
@@ -108,5 +110,7 @@ def _laid(
 
 def _joined(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...], where: Placed) -> Laid:
     numbers = [targets[file].read(one) for file, one in where.standing(parts)]
-    whole = where.placement.joined(numbers, reference.shape(value))
+    whole = where.placement.joined(numbers, where.shape or reference.shape(value))
+    if where.ours is not None:  # what the reference filled it up with
+        whole = refilled(where.ours, where.ours.divided(whole, 1), [reference.read(value)])[0]
     return Laid(targets[parts[0][0]].dtype_name(parts[0][1]), np.asarray(whole))

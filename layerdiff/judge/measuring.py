@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings, leading
 from layerdiff.align.forms import same_form
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Source, Texts
+from layerdiff.measure.blocks import ArrayBlocks, Blocks
 from layerdiff.measure.equality import same_bits
 from layerdiff.measure.screening import screen
 from layerdiff.measure.stored_statistics import compare_statistics
@@ -33,24 +38,47 @@ class Numbers:
     reason: str | None = None
 
 
-def measure_values(files: Both[TraceFile], values: Both[int]) -> Numbers:
+def measure_values(files: Both[TraceFile], values: Both[int], fillings: Fillings = NOTHING_FILLED) -> Numbers:
     """Measure one pair: from its bytes, else from recorded statistics. An unreadable value is a result with a reason."""
     if not same_form(files.reference.shape(values.reference), files.target.shape(values.target)):
         shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
+        common = fillings.common(shapes.reference, shapes.target)
+        if common is not None:
+            return _at_common_places(files, values, *common)
         return Numbers({"source": int(Source.NOTHING)}, f"shapes differ: reference {list(shapes.reference)}, target {list(shapes.target)}")
     try:
         stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
         if stored.reference is not None and stored.target is not None:
-            screening = vars(screen(stored.reference, stored.target, same=_views_of_the_same(files, values)))
-            if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
-                dtypes = f"{stored.reference.dtype.name} and {stored.target.dtype.name}"
-                return Numbers({"source": int(Source.NOTHING)}, f"{dtypes} cannot be compared by number")
-            if screening["equal"] and screening["mismatched"] == 0:
-                screening = {**screening, "max_reference": _largest(files.reference, values.reference)}
-            return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
+            found = _screened(stored.reference, stored.target, same=_views_of_the_same(files, values))
+            if found.columns.get("equal") and found.columns["mismatched"] == 0:
+                found.columns["max_reference"] = _largest(files.reference, values.reference)
+            return found
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))
     return _from_statistics(files, values)
+
+
+def _at_common_places(files: Both[TraceFile], values: Both[int], dim: int, count: int) -> Numbers:
+    """Of a value with a dimension that one side filled up: what both have."""
+    try:
+        sides = [_leading(file, value, dim, count) for file, value in zip(files, values, strict=True)]
+    except TraceError as error:
+        return Numbers({"source": int(Source.NOTHING)}, str(error))
+    return _screened(*sides)
+
+
+def _screened(ours: Blocks, theirs: Blocks, *, same: bool = False) -> Numbers:
+    screening = vars(screen(ours, theirs, same=same))
+    if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
+        return Numbers({"source": int(Source.NOTHING)}, f"{ours.dtype.name} and {theirs.dtype.name} cannot be compared by number")
+    return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
+
+
+def _leading(file: TraceFile, value: int, dim: int, count: int) -> ArrayBlocks:
+    """The first places of a value along a dimension. Raises TraceError where its bytes were not kept."""
+    bits, dtype = leading(file.raw(value), dim, count), file.dtype(value)
+    assert dtype is not None
+    return ArrayBlocks(dtype, np.ascontiguousarray(bits))
 
 
 def _views_of_the_same(files: Both[TraceFile], values: Both[int]) -> bool:
@@ -113,7 +141,13 @@ def _verified(files: Both[TraceFile], values: Both[int]) -> int:
     return -1
 
 
-def fill(pairs: dict[str, NDArray[Any]], sites: dict[str, NDArray[Any]], texts: Texts, files: Both[tuple[TraceFile, ...]]) -> Iterator[int]:
+def fill(
+    pairs: dict[str, NDArray[Any]],
+    sites: dict[str, NDArray[Any]],
+    texts: Texts,
+    files: Both[tuple[TraceFile, ...]],
+    fillings: Fillings = NOTHING_FILLED,
+) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order; yields the bytes done, after each pair.
 
     A pair's reason goes into its site's statement where that has none.
@@ -127,13 +161,26 @@ def fill(pairs: dict[str, NDArray[Any]], sites: dict[str, NDArray[Any]], texts: 
         key = (numbers.reference, numbers.target, values.reference, values.target)
         found = known.get(key)
         if found is None:
-            found = known[key] = measure_values(side, values)
+            found = known[key] = measure_values(side, values, fillings)
             done += bytes_of(side, values)
         for name, number in found.columns.items():
             pairs[name][pair] = number
+        if int(pairs["source"][pair]) == Source.BYTES and pairs["reference_shape"][pair] != pairs["target_shape"][pair]:
+            common_shape(pairs, texts, pair)
         if found.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {found.reason}")
         yield done
+
+
+def common_shape(pairs: dict[str, NDArray[Any]], texts: Texts, pair: int) -> None:
+    """Of a value that was compared at the places that both sides have: their shape."""
+    shapes = [json.loads(texts[int(pairs[f"{side}_shape"][pair])] or "[]") for side in ("reference", "target")]
+    if same_form(*(tuple(shape) for shape in shapes)):
+        return
+    least = [min(sizes) for sizes in zip(*shapes, strict=True)]
+    for side in ("reference", "target"):
+        pairs[f"{side}_shape"][pair] = texts.intern(json.dumps(least))
+    pairs["count"][pair] = math.prod(least)
 
 
 def bytes_of(files: Both[TraceFile], values: Both[int]) -> int:

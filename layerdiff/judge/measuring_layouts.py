@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.layouts import infer_both
+from layerdiff.align.filling import Fillings
+from layerdiff.align.layouts import infer_both, infer_both_filled
 from layerdiff.align.placement import FITS, Placement
 from layerdiff.errors import TraceError
 from layerdiff.judge.measuring import Numbers
@@ -61,6 +62,7 @@ def measure_both(
     likely: dict[tuple[int, ...], Placement],
     same: bool | None,
     stages: Both[list[int]],
+    fillings: Fillings,
 ) -> tuple[Numbers, Placed | None]:
     """A value that both sides have in parts: the logical tensor as the reference's ranks have it, and as the target's."""
     sides = Both(ours, theirs)
@@ -76,7 +78,9 @@ def measure_both(
     for chosen in _of_one_stage(sides, stages):
         mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))
         sizes = differing_sizes(mine[0].bits.shape, [x.bits.shape for x in held])
-        placement, whole, other = infer_both([x.numbers for x in mine], [x.numbers for x in held], likely.get(sizes), same)
+        numbers = [x.numbers for x in mine], [x.numbers for x in held]
+        filled = infer_both_filled(*numbers, fillings) if fillings.sizes else None
+        placement, whole, other = infer_both(*numbers, likely.get(sizes), same) if filled is None else filled
         off = other.error if other.kind != "unknown" and other.fits and other.error < FITS else np.inf
         if best is None or off < best[0]:
             best = off, chosen, placement, whole, other

@@ -13,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings, infer_filled, leading
 from layerdiff.align.placement import FITS, SURELY, Placement
 from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
+from layerdiff.judge.expert_ids import local_ids
 from layerdiff.judge.measuring import Numbers, measure_values
 from layerdiff.judge.measuring_layouts import measure_both, same_layout
-from layerdiff.judge.placed import Part, Placed, all_equal, differing_sizes, kept, put_apart, screened
+from layerdiff.judge.placed import Kept, Part, Placed, all_equal, differing_sizes, kept, put_apart, screened
 from layerdiff.judge.stored_parts import same_parts
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
 from layerdiff.sides import Both
@@ -37,13 +39,14 @@ def fill_ranks(
     parts_of: Both[list[tuple[Part, ...]]],
     placed: dict[int, Placed],
     stages: Both[list[int]] = Both([], []),
+    fillings: Fillings = NOTHING_FILLED,
 ) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order, and `placed` by pair; yields the bytes done, after each pair.
 
     `stages`: of a pipeline, for each file. Parts that are no part of a value are taken out of `parts_of`.
     """
     same, incomplete = same_layout(pairs, files, parts_of), _lacks_ranks(files.target)
-    known: dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]] = {}
+    known = _ids(pairs, len(sites["site"]), files, parts_of)
     likely: dict[tuple[int, ...], Placement] = {}
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
@@ -54,9 +57,9 @@ def fill_ranks(
         found = known.get(key)
         if found is None:
             if len(ours) > 1:
-                found = known[key] = measure_both(files, ours, parts, likely, same, stages)
+                found = known[key] = measure_both(files, ours, parts, likely, same, stages, fillings)
             else:
-                found = known[key] = _measured(reference, value, targets, parts, likely, stages.target)
+                found = known[key] = _measured(reference, value, targets, parts, likely, stages.target, fillings)
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
         numbers, where = found
         if incomplete and where is not None and _may_lie_elsewhere(where.placement, where.shape or reference.shape(value)):
@@ -84,6 +87,20 @@ def fill_ranks(
         yield done
 
 
+_Known = dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]]
+"""By the reference's value, its parts and the ranks'."""
+
+
+def _ids(pairs: dict[str, NDArray[Any]], sites: int, files: Both[tuple[TraceFile, ...]], parts_of: Both[list[tuple[Part, ...]]]) -> _Known:
+    """The ids of experts that ranks count for themselves, put together."""
+    found: _Known = {}
+    for (ours, theirs), placement in local_ids(pairs, sites, files, parts_of).items():
+        whole, held = kept(files.reference[ours[0]], ours[1]), [kept(files.target[file], value) for file, value in theirs]
+        placed = Placed(placement, tuple(file for file, _ in theirs), (), None)
+        found[ours[1], (ours,), theirs] = screened(whole, held, placed)
+    return found
+
+
 def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:
     """Whether a call hands on only a part of what the reference's does: experts that are given other tokens, a part of a batch."""
     return where.placement.twice or (where.placement.kind == "sharded" and not where.placement.covers(shape))
@@ -109,6 +126,7 @@ def _measured(
     parts: tuple[Part, ...],
     likely: dict[tuple[int, ...], Placement],
     stages: Sequence[int],
+    fillings: Fillings,
 ) -> tuple[Numbers, Placed | None]:
     if not parts:
         return Numbers({"source": int(Source.NOTHING)}, "no rank has it"), None
@@ -121,7 +139,7 @@ def _measured(
         numbers = measure_values(*first)
         error = float(numbers.columns.get("rel_l2", np.nan))
         if len(parts) == 1 and error > FITS and reference.has_bytes(value) and targets[parts[0][0]].has_bytes(parts[0][1]):
-            return _together(reference, value, targets, parts, likely, stages)  # rows in an order of their own, or another value
+            return _together(reference, value, targets, parts, likely, stages, fillings)  # rows in an order of their own, or another value
         name = "replicated" if len(parts) > 1 else "on one rank"
         return numbers, Placed(Placement("replicated", name, error=error), files, (error,) * len(files), True if len(files) > 1 else None)
     if not reference.has_bytes(value) or not all(targets[file].has_bytes(one) for file, one in parts):
@@ -130,7 +148,7 @@ def _measured(
         why = "bytes of every rank are needed to put it together: record with --keep full, and --weights used for weights"
         return Numbers({"source": int(Source.NOTHING)}, why), None if placement is None else Placed(placement, files, (), None)
     try:
-        return _together(reference, value, targets, parts, likely, stages)
+        return _together(reference, value, targets, parts, likely, stages, fillings)
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
 
@@ -148,6 +166,7 @@ def _together(
     parts: tuple[Part, ...],
     likely: dict[tuple[int, ...], Placement],
     stages: Sequence[int],
+    fillings: Fillings,
 ) -> tuple[Numbers, Placed]:
     """`likely`: by sizes of a dimension, whole and parts, the sharding that fitted last; kept up to date."""
     shape, files = reference.shape(value), tuple(file for file, _ in parts)
@@ -162,6 +181,13 @@ def _together(
     if before is not None and stored is not None and same_parts(before, shape, stored, theirs):  # nothing tells against it
         return all_equal(stored, Placed(replace(before, error=0.0), files, (), None))
     whole, held = kept(reference, value), [kept(targets[file], one) for file, one in parts]
+    filled = infer_filled(whole.numbers, [x.numbers for x in held], fillings)
+    if filled is not None:
+        ours, placement = filled
+        if ours is None:
+            return screened(whole, held, Placed(placement, files, (), None))
+        counted = Kept(whole.dtype, leading(whole.bits, ours.dim, int(ours.positions[0].max()) + 1))
+        return screened(counted, held, Placed(placement, files, (), None, counted.bits.shape, ours, (0,)))
     placement = infer(whole.numbers, [x.numbers for x in held], known)
     chosen = list(range(len(parts)))
     if (placement.kind in ("replicated", "unknown") or not placement.fits) and len(of_stages) > 1:

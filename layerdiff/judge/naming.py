@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +20,14 @@ from layerdiff.judge.bodies import tokens_of
 from layerdiff.judge.constants import is_masked
 from layerdiff.judge.equals import Equals
 from layerdiff.judge.local import Local
+from layerdiff.judge.mending import other_scalars, with_scalars
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, Cut
 from layerdiff.judge.tables import Verdict
 from layerdiff.judge.wiring import Wiring
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 
 Array = NDArray[Any]
@@ -39,6 +42,7 @@ def name_call(
     back = {t: r for r, t in programs.aligned.items()}
     near = BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING  # a table that was rounded makes no such difference
     tokens = tokens_of(programs.runs, programs.body) or ()
+    theirs, ours = _without_filling(programs, theirs, "target"), _without_filling(programs, ours, "reference")
     known = Both(Equals.of(ours, near, tokens), Equals.of(theirs, near, tokens))
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     beside = Both(
@@ -57,7 +61,8 @@ def name_call(
         other = other or equals.target.first_without(ours, inside.reference)
     changed = _first_changed(programs, wiring, ours, theirs, apart.target)
     changed = changed or _first_changed(programs, wiring, ours, theirs, cones.target)
-    if changed is not None and (first is None or changed[1] <= first[0]):
+    mends = None if changed is None else _mends(programs, ours, *changed)
+    if changed is not None and (mends or (mends is None and (first is None or changed[1] <= first[0]))):
         return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
     if first is not None:
         call, position = first
@@ -74,13 +79,24 @@ def name_call(
         rewired = _given_another(programs, ours, theirs, partner, call) if same else None
         if rewired is not None:
             return rewired
-        return (partner, call), position, _static_difference(programs, wiring, partner, call)
+        evidence = _static_difference(programs, wiring, partner, call)
+        if mends is False and changed == (partner, call):  # its scalars are not to blame
+            evidence.pop("static", None)
+        return (partner, call), position, evidence
     if other is not None and other[0] not in programs.aligned:
         return _missing(programs, other, None)
     if other is not None:
         static = f"the target never makes what {shown(programs.runs.reference, other[0])} makes"
         return (other[0], programs.aligned.get(other[0], -1)), other[1], {"static": static}
     return None
+
+
+def _without_filling(programs: Programs, ran: Ran, side: str) -> Ran:
+    """What a program made, at the places that count."""
+    if not programs.fillings.sizes:
+        return ran
+    made = {call: {p: programs.fillings.without(x, side) for p, x in results.items()} for call, results in ran.results.items()}
+    return replace(ran, results=made)
 
 
 def _replaced(programs: Programs, theirs: Ran, ours: Ran, call: int, other: tuple[int, str] | None) -> int:
@@ -292,6 +308,24 @@ def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, i
             if there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING:
                 return reference, target
     return None
+
+
+def _mends(programs: Programs, ours: Ran, reference: int, target: int) -> bool | None:
+    """Whether a call of the target makes what the reference's does once it is given its scalars; None where that cannot be tried."""
+    here, there = programs.runs.reference.operation(reference), programs.runs.target.operation(target)
+    tried = False
+    for keys in other_scalars(there, here):
+        try:
+            made = programs.run("target", watch=True, pictures={target: with_scalars(there, here, keys)}).results.get(target, {})
+        except CannotReplay:
+            continue
+        tried = True
+        right = ours.results[reference]
+        if made.keys() == right.keys() and all(
+            made[at].shape == x.shape and row_difference(unmasked(x), unmasked(made[at])).figure <= NOTHING for at, x in right.items()
+        ):
+            return True
+    return False if tried else None
 
 
 def _first_position(theirs: Ran, ours: Ran, pair: tuple[int, int]) -> str:

@@ -36,7 +36,8 @@ class Placed:
         placement: as inferred.
         errors: relative L2 error of each part; of partial values NaN.
         equal: whether the parts that hold the same places have the same bits; None where none do.
-        shape: of the logical tensor, where the reference is made up of parts too, and `ours` how, of the files `our_files`; else None.
+        shape: of the logical tensor, where the reference is made up of parts too, and `ours` how, of the files `our_files`; and where it
+            is the reference that is filled up in a dimension (align/filling.py); else None.
     """
 
     placement: Placement
@@ -49,7 +50,7 @@ class Placed:
 
     def standing(self, parts: Sequence[T]) -> Sequence[T]:
         """The parts that make up the logical tensor: of a replicated value the one furthest off, so that no rank hides behind another."""
-        if self.placement.kind != "replicated" or len(self.errors) != len(parts):
+        if self.placement.kind != "replicated" or self.placement.numbers or len(self.errors) != len(parts):
             return parts
         worst = max(range(len(parts)), key=lambda rank: -1.0 if self.errors[rank] != self.errors[rank] else self.errors[rank])
         return [parts[worst]]
@@ -122,7 +123,7 @@ def put_apart(placement: Placement) -> Numbers:
 
 def same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
-    if placement.kind not in ("sharded", "replicated") or any(part.dtype != whole.dtype for part in parts):
+    if placement.kind not in ("sharded", "replicated") or placement.numbers or any(part.dtype != whole.dtype for part in parts):
         return False
     if any(np.any(at == PAD) for at in placement.positions) or not placement.covers(whole.bits.shape):
         return False
@@ -141,10 +142,7 @@ def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:
     """Relative L2 error of a rank's part; of whole numbers the share that differs; NaN where its part is not known by itself."""
     if placement.adds_up:
         return float("nan")
-    own = placement.part(whole, rank)
-    if placement.kind == "sharded" and np.any(placement.positions[rank] < 0):
-        held = placement.positions[rank] >= 0
-        own, part = np.compress(held, own, axis=placement.dim), np.compress(held, part, axis=placement.dim)
+    own, part = (_held(placement, rank, x) for x in (placement.part(whole, rank), part))
     if np.array_equal(own, part):
         return 0.0
     if own.dtype.kind not in "fc" or part.dtype.kind not in "fc":
@@ -161,6 +159,13 @@ def _error(placement: Placement, whole: Array, part: Array, rank: int) -> float:
     return off.relative_to(size)
 
 
+def _held(placement: Placement, rank: int, part: Array) -> Array:
+    """A rank's part without padding."""
+    if placement.kind != "sharded" or not np.any(placement.positions[rank] == PAD):
+        return part
+    return np.compress(placement.positions[rank] != PAD, part, axis=placement.dim)
+
+
 def _flat(x: Array) -> Iterator[Array]:
     flat = x.reshape(-1)
     for begin in range(0, flat.size, _AT_ONCE):
@@ -173,7 +178,7 @@ def _agree(placement: Placement, errors: Sequence[float], parts: Sequence[Kept] 
     def same(one: int, other: int) -> bool:
         if errors[one] == errors[other] == 0.0:
             return True
-        numbers = parts[one].numbers, parts[other].numbers
+        numbers = _held(placement, one, parts[one].numbers), _held(placement, other, parts[other].numbers)
         return bool(np.array_equal(*numbers, equal_nan=numbers[0].dtype.kind == "f"))
 
     if placement.kind == "unknown" or placement.adds_up:

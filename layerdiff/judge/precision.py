@@ -60,7 +60,8 @@ def find_precision(
             continue
         recorded = without_padding(recorded, right, setting.padded)
         unit = setting.rounding.unit_at(programs.body, (r, t), position, expected=bool(coarse))
-        ratio = ratio_to_spread(recorded - right, other - exact, unit * np.abs(exact))
+        with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
+            ratio = ratio_to_spread(recorded - right, other - exact, unit * np.abs(exact))
         if worst_cut is None or ratio > worst:
             worst, worst_cut = ratio, ((r, t), position)
     allowed = COARSE_RATIO if coarse else RATIO
@@ -153,7 +154,8 @@ def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float,
     value = _value_at(programs.body, cut[0], position)
     own = _unit(setting.runs.target.file.dtype_name(value)) or 0.0
     assert recorded is not None
-    ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
+    with np.errstate(invalid="ignore"):
+        ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
     evidence = {"cut": position, "against_own_spread": ratio}
     calls = _maker(programs, cut)
     if ratio <= RATIO:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.calls import align_calls
@@ -69,17 +70,22 @@ class Judgement:
 
 
 def judge_programs(
-    files: Both[TraceFile], pairs: Mapping[int, int], covered: Both[set[int]], settled: Collection[int] = (), trust: Collection[str] = ()
+    files: Both[TraceFile],
+    pairs: Mapping[int, int],
+    covered: Both[set[int]],
+    settled: Collection[int] = (),
+    trust: Collection[str] = (),
+    fillings: Fillings = NOTHING_FILLED,
 ) -> Iterator[tuple[int, int, Judgement]]:
     """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
 
     `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
     `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
     """
-    judge = _Judge(files, pairs, trust)
+    judge = _Judge(files, pairs, trust, fillings)
     found = Judgement()
     roots = judge.roots(pairs)
-    all_bodies = list(bodies(judge.runs, pairs, roots))
+    all_bodies = list(bodies(judge.runs, pairs, roots, fillings))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)
@@ -120,7 +126,8 @@ def _leave_to_thresholds(body: Body, found: Judgement) -> None:
 
 
 class _Judge:
-    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str] = ()) -> None:
+    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str], fillings: Fillings) -> None:
+        self._fillings = fillings
         self.runs = files.map(lambda file: Recorded(file, trust))
         self._pairs = pairs
         self.contents = Reading(self.runs)
@@ -155,7 +162,7 @@ class _Judge:
                     products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
         product = products.most_common(1)[0][0] if products else None
         laid = isinstance(self.runs.target.file, Overlaid)
-        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), laid=laid)
+        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), fillings=self._fillings, laid=laid)
 
     def _vote(self, votes: dict[str, Counter[str]], reference: int, target: int) -> None:
         ours, theirs = self.runs.reference.file.dtype_name(reference), self.runs.target.file.dtype_name(target)

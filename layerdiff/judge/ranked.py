@@ -26,6 +26,7 @@ from layerdiff.align.stages import (
     stage_offsets,
     stages,
 )
+from layerdiff.judge.chunks import as_one_root, names_of_chunks, roots_of
 from layerdiff.judge.issued import issued
 from layerdiff.judge.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
@@ -94,6 +95,10 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
     found = []
     for file in targets:
         calls, prints = calls_of(file), _weight_prints(file)
+        chunks = names_of_chunks(file, known, rounded, {site for own in ours for site in roots_of(own)})
+        if chunks:
+            found.append(as_one_root(calls, chunks))
+            continue
         offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, prints, rounded)}
         for _ in range(_LISTS):
             if not offsets:

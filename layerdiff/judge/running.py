@@ -7,6 +7,7 @@ draw is the target's recorded one on both sides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.judge.bodies import Body
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.noise import Noise
@@ -68,6 +70,8 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
+    fillings: Fillings = NOTHING_FILLED
+    """Sizes that one of the two filled up."""
     decided_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The target's calls that decide what one of the reference's does that has no partner: a sort for a top-k, or an argmax a place."""
 
@@ -91,12 +95,13 @@ class Programs:
         taken: Mapping[int, Mapping[str, Array]] = {},
         looked_at: int = -1,
         redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]] = {},
+        pictures: Mapping[int, Any] = {},
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
         results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other results of what
-        calls are given. Raises CannotReplay where something that is needed was not recorded.
+        calls are given; `pictures` are other arguments of calls. Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
@@ -108,7 +113,7 @@ class Programs:
             children[pair[here]] = Child(handed, tuple(values[here] for _, values in interface.outputs))
         inputs = [values[here] for _, values in self.body.interface.inputs]
         outputs = {position: values[here] for position, values in self.body.interface.outputs}
-        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs), watcher)
+        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs, pictures), watcher)
         return ran
 
 
@@ -267,13 +272,16 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
     made = {position: np.array(result) for position, result in own.items()}
     if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
         one, two = own["out[0]"], other["out[0]"]
-        return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
+        margin = np.where(_beyond(args, other["out[1]"]), np.inf, apart(one, two))
+        return Decision(operation, made, margin, np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
     position = keys[0]
     differs = own[position] != other[position]
     operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
     first = operands[0]
     if operation.name.split(".")[1] in ("argmax", "argmin") and own[position].shape != first.shape:
         flat = own[position].ndim == 0 or own[position].size == 1
+        if np.any(_beyond(args, other[position], flat=flat)):
+            return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape), differs)
         one, two = _chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)
         return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), differs.reshape(one.shape))
     second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
@@ -295,6 +303,13 @@ def apart(one: Array, other: Array) -> Array:
     off = np.where(np.isnan(off), np.inf, off)
     same: Array = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, off)
     return same
+
+
+def _beyond(args: Arguments, indices: Array, *, flat: bool = False) -> NDArray[np.bool_]:
+    """Which indices name no place of the operand that was chosen from: there is none to choose, however little it would lack."""
+    shape = args.args[0].shape
+    last = not flat and indices.shape[: len(shape) - 1] == shape[:-1]
+    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape, default=1)))
 
 
 def _chosen(operand: Array, indices: Array, flat: bool) -> Array:

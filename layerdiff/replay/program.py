@@ -8,7 +8,7 @@ its version and taken from outside. What is never written here and read all the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +70,8 @@ class Part:
     children: Mapping[int, Child]
     inputs: Sequence[int]
     outputs: Mapping[str, int]
+    pictures: Mapping[int, Any] = field(default_factory=dict)
+    """By call, arguments to run it with in place of the recorded ones."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ def steps(part: Part, watcher: Watcher) -> Program:
                 memory.write(value, watcher.incoming(value))
             continue
         operation = run.operation(item)
+        if item in part.pictures:
+            operation = replace(operation, picture=part.pictures[item])
         if run.is_collective(item):
             given = {position: memory.read(value).numpy().copy() for position, value in operation.inputs.items()}
             results = yield Meeting(operation, given)

@@ -36,6 +36,11 @@ class Held:
     placement: Placement
     shape: tuple[int, ...]
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether some process holds places that are none of the logical value."""
+        return self.placement.kind == "sharded" and any(np.any(at == PAD) for at in self.placement.positions)
+
     def joined(self, parts: Sequence[Array]) -> Array:
         """The logical tensor, of what each process has."""
         return self.placement.joined(parts, self.shape)
@@ -127,7 +132,7 @@ class Crossings:
             return None
         known = placement.fits and placed.equal is not False and not (placement.adds_up and placement.error > _SUM)
         most = _MATCHED if placement.kind == "sharded" and not placement.reading else _OTHERS
-        known = known and not any(error > most for error in placed.errors)  # NaN of sums
+        known = known and (bool(placement.numbers) or not any(error > most for error in placed.errors))  # NaN of sums
         if not placement.fits and placed.ours is not None:  # two layouts of a wrong value: neither tells how it lies
             return None
         if not placed.errors or value < 0 or not ours or len(theirs) != len(placed.files):

@@ -214,7 +214,8 @@ class _Judge:
         body, difference = programs.body, apart.difference
         row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
         alone = _alone(apart.figures)
-        named = None if programs.own_choices else first_other(programs, ours, theirs, apart, alone)  # what follows from others is no fault
+        unnamed = programs.own_choices or _counts_for_itself(body)  # what follows from other choices, or other ids, is no fault
+        named = None if unnamed else first_other(programs, ours, theirs, apart, alone, lambda ran: self._parted(body, ours, ran))
         if named is not None:
             row = self.crossings.row_of.get(named.at, row)
             calls, value = (named.reference, named.at[1]), "out"
@@ -234,6 +235,11 @@ class _Judge:
 
     def _calls(self, row: int) -> tuple[int, int]:
         return int(self._sites["reference_call"][row]), int(self._sites["target_call"][row])
+
+
+def _counts_for_itself(body: TeamBody) -> bool:
+    """Whether ids that each rank counts for itself go into it: its calls stand for other experts than the reference's then."""
+    return any(crossing.held.target.placement.numbers for crossing in body.call.inputs)
 
 
 def _alone(figures: Sequence[tuple[int, float]]) -> int | None:

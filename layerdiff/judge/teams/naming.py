@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
+from layerdiff.judge.mending import other_scalars, with_scalars
 from layerdiff.judge.naming import COPIES, numbers_in, reaching, shown, unmasked
 from layerdiff.judge.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
+from layerdiff.replay.refusal import CannotReplay
 
 Array = NDArray[Any]
+_MOST: Final = 4
+"""Calls whose scalars are tried."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,14 @@ class Named:
     """What the two differ in besides their values."""
 
 
-def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: Apart, alone: int | None) -> Named | None:
+Again = Callable[[TeamRan], Apart | None]
+
+
+def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: Apart, alone: int | None, again: Again) -> Named | None:
     """The call on the way to where they part that makes something else; None where every result is made up.
 
-    The first that is given another number; else the first that does more than copy. `alone`: the file of the process that is off. Of a
+    The first that is given another number, without which they would not part; else the first that does more than copy. `again`: where
+    the ranks part when they make something else. `alone`: the file of the process that is off. Of a
     reference of several processes the calls of the first stand for those that the others make at the same step.
     """
     team = programs.body.parts.reference
@@ -62,9 +70,35 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
             at = alone if alone in step else next(iter(step))
             texts = shown(programs.runs.target[at], step[at]), shown(run, call)
             found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))
-    other = next((one for one in found if one.static is not None and numbers_in(one.static)), None)
     more = [one for one in found if run.operation(one.reference).name.split(".")[1] not in COPIES]
-    return other or next(iter([*more, *found]), None)
+    mended: dict[int, bool] = {}
+    for one in [one for one in found if one.static is not None][:_MOST]:
+        mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again)
+        if mended[one.reference] and numbers_in(one.static or ""):
+            return one
+    first = next(iter([*more, *found]), None)
+    return first if first is None or mended.get(first.reference, True) else replace(first, static=None)
+
+
+def _mends(programs: TeamPrograms, ours: TeamRan, call: int, beside: Mapping[int, Mapping[int, int]], parted: Apart, again: Again) -> bool:
+    """Whether the ranks make up a call's result, or no longer part, once they are given its scalars; not asked of another operator."""
+    file = next(iter(programs.body.parts.reference))
+    number = programs.partner[file, call]
+    step, reference = programs.steps[number], programs.runs.reference[file].operation(call)
+    there = {one: programs.runs.target[one].operation(at) for one, at in step.items()}
+    if any(operation.name != reference.name for operation in there.values()):
+        return True
+    for keys in dict.fromkeys(keys for operation in there.values() for keys in other_scalars(operation, reference)):
+        pictures = {one: {operation.call: with_scalars(operation, reference, keys)} for one, operation in there.items()}
+        try:
+            theirs = programs.run("target", pictures=pictures)
+        except CannotReplay:
+            continue
+        made = [_made_up(ours, beside[number], theirs, step, position) for position in ours.results[file, call]]
+        apart = again(theirs)
+        if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key:
+            return True
+    return False
 
 
 def _made_up(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool | None:

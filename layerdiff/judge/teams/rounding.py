@@ -119,7 +119,8 @@ def _spread(joined: Any, exact: TeamRan, noisy: TeamRan, crossing: Crossing, sid
     """What noise makes of a logical value, and its exact size."""
     parts = getattr(crossing.held, side).parts
     right, other = (joined([ran.cuts[file][crossing.key] for file, _ in parts]) for ran in (exact, noisy))
-    return other - right, np.abs(right)
+    with np.errstate(invalid="ignore"):
+        return other - right, np.abs(right)
 
 
 def _ratio(programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: tuple[Array, Array]) -> float | None:
@@ -131,5 +132,6 @@ def _ratio(programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: 
     made = [theirs.cuts[file][crossing.key] for file, _ in held.parts]
     known = dtype_named(programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1]))
     unit = known.unit_roundoff or 0.0 if known is not None and known.kind == "float" else 0.0
-    error = held.joined(recorded) - held.joined(made)
+    with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
+        error = held.joined(recorded) - held.joined(made)
     return ratio_to_spread(error, spread[0].reshape(error.shape), (unit * spread[1]).reshape(error.shape))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.constants import as_mask
@@ -74,13 +75,13 @@ class TeamPrograms:
             own, calls = _tokens(self.body, "reference", file)
             self.partner |= {(file, calls[i]): j for i, j in align_sequences(own, tokens)}
 
-    def run(self, side: str, noise: Mapping[int, Noise] | None = None) -> TeamRan:
-        """Run one side; `noise`, by file, is added to each result.
+    def run(self, side: str, noise: Mapping[int, Noise] | None = None, pictures: Mapping[int, Mapping[int, Any]] = {}) -> TeamRan:
+        """Run one side; `noise`, by file, is added to each result; `pictures`, by file and call, are other arguments of calls.
 
         Raises CannotReplay where something that is needed was not recorded, or cannot be run.
         """
         ran = TeamRan()
-        parts = getattr(self.body.parts, side)
+        parts = {file: replace(part, pictures=pictures.get(file, {})) for file, part in getattr(self.body.parts, side).items()}
         files = list(parts)
         supplied = self._supplied() if side == "reference" else {}
         watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file]) for file in files]
@@ -132,8 +133,10 @@ class TeamPrograms:
         for crossing in coming:
             ours, theirs = crossing.held
             parts = [self.contents(self.runs.target[file], value) for file, value in theirs.parts]
-            for at, part in zip(ours.parts, ours.divided(theirs.joined(parts)), strict=True):
-                found[at] = part
+            given = ours.divided(theirs.joined(parts))
+            if ours.is_filled:
+                given = refilled(ours.placement, given, [self.contents(self.runs.reference[file], value) for file, value in ours.parts])
+            found |= dict(zip(ours.parts, given, strict=True))
         return found
 
 

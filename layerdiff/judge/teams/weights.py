@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.judge.constants import viewed, whole_constants
 from layerdiff.judge.placed import Part
@@ -41,7 +42,10 @@ class Weights:
                 raise CannotReplay(f"how the ranks hold {name} is not known")
             ours, theirs = crossing.held
             logical = theirs.joined([self._contents(self._runs.target[one], part) for one, part in theirs.parts])
-            own = ours.divided(logical)[[part[0] for part in ours.parts].index(file)]
+            at = [part[0] for part in ours.parts].index(file)
+            own = ours.divided(logical)[at]
+            if ours.is_filled:  # with what the reference filled it up with
+                own = refilled(ours.placement, [own], [self._contents(run, whole)], [at])[0]
             return viewed(run, np.ascontiguousarray(own), whole, value)
         parts = [(one, names[name]) for one, names in zip(self._runs.target, self._named, strict=True) if name in names]
         for one, there in parts:

@@ -1,0 +1,84 @@
+"""What is said of weights that one side filled up: that they are, and where what fills them up is taken for what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from layerdiff.diagnose.findings import Notice
+from layerdiff.errors import TraceError
+from layerdiff.judge.exact import Found
+from layerdiff.judge.filling import Filled
+from layerdiff.judge.local import Local
+from layerdiff.judge.placed import Part
+from layerdiff.judge.tables import Columns, Source, Texts, Verdict
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+_RULE: Final = "filling: numbers that name what one side filled up"
+
+
+def notices_of_filling(filled: Sequence[Filled]) -> Iterator[Notice]:
+    """One for each pair of sizes."""
+    sizes = list(dict.fromkeys((one.sizes.reference, one.sizes.target) for one in filled))
+    for ours, theirs in sizes:
+        names = [one.name for one in filled if (one.sizes.reference, one.sizes.target) == (ours, theirs)]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        side, count, places = ("target", ours, theirs) if theirs > ours else ("reference", theirs, ours)
+        said = f"the {side} fills {count} places up to {places}; the {places - count} at the end are compared with nothing"
+        yield Notice("layout-padded", f"{names[0]}{more}: {said}")
+
+
+def chosen_filling(
+    sites: Columns,
+    pairs: Columns,
+    texts: Texts,
+    files: Both[tuple[TraceFile, ...]],
+    filled: Sequence[Filled],
+    parts_of: Both[list[tuple[Part, ...]]] | None,
+) -> list[Found]:
+    """Modules that hand on whole numbers of which some name what fills up the target's weights, and none of the reference's does.
+
+    The innermost modules, once each: a token that was chosen there is no word of the model's.
+    """
+    sizes = sorted({(one.sizes.reference, one.sizes.target) for one in filled if one.sizes.target > one.sizes.reference})
+    found: dict[int, Found] = {}
+    differing = (pairs["role"] == Role.OUTPUT) & (pairs["source"] == Source.BYTES) & (pairs["mismatched"] > 0)
+    for pair in np.flatnonzero(differing).tolist() if sizes else ():
+        row = int(pairs["site"][pair])
+        if row in found or sites["kind"][row] != CallKind.MODULE:
+            continue
+        ours = files.reference[int(sites["reference_file"][row])], int(pairs["reference_value"][pair])
+        theirs = [(int(sites["target_file"][row]), int(pairs["target_value"][pair]))] if parts_of is None else parts_of.target[pair]
+        try:
+            numbers = ours[0].read(ours[1]), [files.target[file].read(value) for file, value in theirs]
+        except TraceError:
+            continue
+        if any(x.dtype.kind not in "iu" for x in (numbers[0], *numbers[1])) or not numbers[0].size:
+            continue
+        for count, places in sizes:
+            beyond = [int(np.count_nonzero((x >= count) & (x < places))) for x in numbers[1]]
+            if max(beyond, default=0) and numbers[0].max() < count and all(x.max(initial=0) < places for x in numbers[1]):
+                which = f"{count} to {places - 1}, which is what weights were filled up with"
+                said = f"{max(beyond)} of {numbers[0].size} numbers that it hands on are {which}"
+                position = texts[int(pairs["position"][pair])] or "out"
+                calls = int(sites["reference_call"][row]), int(sites["target_call"][row])
+                found[row] = Found(row, Local(calls, position, Verdict.DEFECT, said, float(max(beyond)), 0.0, _RULE, "vocab-padding"))
+                break
+    around = {above for row in found for above in _around(sites, row)}
+    first: dict[int, Found] = {}
+    for row, one in found.items():
+        if row not in around:
+            first.setdefault(int(sites["site"][row]), one)
+    return list(first.values())
+
+
+def _around(sites: Columns, row: int) -> Iterator[int]:
+    """The rows of the calls around a call."""
+    above = int(sites["parent"][row])
+    while above >= 0:
+        yield above
+        above = int(sites["parent"][above])

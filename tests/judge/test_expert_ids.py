@@ -1,0 +1,42 @@
+"""Ids that ranks count for themselves: which experts they name, and when they name none, or two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from layerdiff.judge.expert_ids import NOBODY, maps_used, placed_by_experts
+
+HELD = (np.array([0, 1]), np.array([2, 3]))
+CHOSEN = np.array([[0, 2], [3, 1], [2, 1], [1, 3], [0, 3]])
+
+
+def local(own: np.ndarray, absent: int) -> np.ndarray:
+    """Ids of one rank: its own from zero on."""
+    counted = np.full(4, absent)
+    counted[own] = np.arange(own.size)
+    return np.asarray(counted[CHOSEN])
+
+
+def test_each_choice_is_named_by_the_rank_that_holds_it() -> None:
+    parts = [local(HELD[0], -1), local(HELD[1], 7)]
+    placement = placed_by_experts(CHOSEN, parts, HELD)
+    assert placement is not None
+    assert np.array_equal(CHOSEN, placement.joined(parts, CHOSEN.shape))
+    assert all(np.array_equal(part, placement.part(CHOSEN, rank)) for rank, part in enumerate(parts))
+
+
+def test_choices_of_nobody_and_of_two_are_not_put_together() -> None:
+    both = [local(HELD[0], -1), local(HELD[0], -1)]
+    assert placed_by_experts(CHOSEN, both, HELD) is None
+    assert placed_by_experts(CHOSEN, [both[0], np.full_like(CHOSEN, -1)], HELD) is None
+
+
+def test_choices_that_are_mostly_others_are_not_the_references() -> None:
+    ahead = [local(np.array([1, 2]), -1), local(np.array([3, 0]), -1)]
+    assert placed_by_experts(CHOSEN, ahead, HELD) is None
+
+
+def test_the_map_that_made_ids_is_told_from_them() -> None:
+    first, second = maps_used(CHOSEN, [local(HELD[0], -1), local(HELD[1], -1)], 5)
+    assert [0, 1, -1, -1, NOBODY] == first.tolist()
+    assert [-1, -1, 0, 1, NOBODY] == second.tolist()

@@ -1,0 +1,120 @@
+"""A vocabulary that one side filled up is no fault: of ranks and of one process, whatever the filling holds and wherever it is left. A
+filling that is taken for what counts is one, and no other fault hides behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from captures.processes import Processes
+from layerdiff.compare import compare_traces
+from layerdiff.saved.comparison import Comparison
+from tests.parallel.vocabulary import Vocabulary, record, record_rank
+
+PLAIN = Vocabulary()
+FILLED = Vocabulary(padded=128, filled=0.3, logits="left")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Compares runs of two vocabularies, on so many processes each."""
+
+    processes: Processes
+    folder: Path
+    operators: bool
+
+    def compared(self, reference: Vocabulary, target: Vocabulary, size: int, reference_size: int = 1) -> Comparison:
+        return compare_traces(self._run("reference", reference, reference_size), self._run("target", target, size))
+
+    def _run(self, name: str, case: Vocabulary, size: int) -> Path:
+        path = self.folder / (f"{name}.h5" if size == 1 else name)
+        if size == 1:
+            return record(0, 1, path, case, self.operators)
+        self.processes.run(record_rank, path, case, self.operators, size=size)
+        return path
+
+
+@pytest.fixture(params=[False, True], ids=["modules", "operators"])
+def runs(request: pytest.FixtureRequest, processes: Processes, tmp_path: Path) -> Runs:
+    return Runs(processes, tmp_path, request.param)
+
+
+def assert_harmless(comparison: Comparison) -> None:
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+    assert "results-not-compared" not in [notice.kind for notice in comparison.notices]
+    assert not comparison.defect
+
+
+HARMLESS = {
+    "cut": (PLAIN, Vocabulary(padded=128, filled=0.3)),
+    "left, bias": (replace(PLAIN, bias=True), replace(FILLED, bias=True)),
+    "hidden, zeros": (PLAIN, Vocabulary(padded=128, logits="hidden")),
+    "tied, other way round": (replace(FILLED, tied=True, bias=True), replace(PLAIN, tied=True, bias=True, dtype="bfloat16")),
+    "hidden, other way round, chosen": (replace(FILLED, logits="hidden", chooses=True), replace(PLAIN, chooses=True)),
+    "in bfloat16": (replace(PLAIN, dtype="bfloat16"), replace(FILLED, dtype="bfloat16")),
+}
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_vocabulary_that_is_filled_up_is_no_fault(name: str, many: bool, runs: Runs) -> None:
+    comparison = runs.compared(*HARMLESS[name], (2 if runs.operators else 4) if many else 1)
+    assert_harmless(comparison)
+    side = "reference" if HARMLESS[name][0].padded else "target"
+    said = f"the {side} fills 97 places up to 128; the 31 at the end are compared with nothing"
+    assert [said] == [notice.statement.split(": ")[1] for notice in comparison.notices if notice.kind == "layout-padded"]
+
+
+@pytest.mark.parametrize("size", [4])
+def test_nor_where_ranks_hold_nothing_but_filling(size: int, runs: Runs) -> None:
+    assert_harmless(runs.compared(replace(PLAIN, ids=50), replace(FILLED, ids=50), size))
+
+
+@pytest.mark.parametrize(("reference", "target"), [(PLAIN, FILLED), (FILLED, PLAIN)], ids=["target", "reference"])
+def test_nor_between_two_layouts(reference: Vocabulary, target: Vocabulary, runs: Runs) -> None:
+    assert_harmless(runs.compared(reference, target, 4, reference_size=2))
+
+
+FAULTS = {
+    "row": ({"embed"}, {"embed"}, {"embed/aten.embedding.default#0"}),
+    "epsilon": ({"norm"}, {"norm/aten.add_.Scalar#0"}, {"norm/aten.add_.Scalar#0"}),
+}
+"""Sites by modules, by operators of ranks, and by those of one process."""
+
+
+@pytest.mark.parametrize("other_way", [False, True])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_other_faults_are_found_beside_it(fault: str, size: int, other_way: bool, runs: Runs) -> None:
+    reference, target = (FILLED, PLAIN) if other_way else (PLAIN, FILLED)
+    comparison = runs.compared(reference, replace(target, wrong=fault), size)
+    sites = {origin.site for origin in comparison.origins}
+    if fault == "row" and size == 1 and not runs.operators:  # a weight that is another is said by a notice
+        assert ["embed"] == [notice.site for notice in comparison.notices if notice.defect]
+        assert set() == sites
+    else:
+        assert FAULTS[fault][0 if not runs.operators else 2 if size == 1 else 1] == sites
+
+
+@pytest.mark.parametrize("size", [4])
+def test_parts_that_are_filled_up_each_shift_what_follows(size: int, runs: Runs) -> None:
+    head = runs.compared(PLAIN, Vocabulary(padded=128, logits="left", wrong="head_shifted"), size)
+    assert [("", "parts-shifted")] == [(origin.site, origin.cause) for origin in head.origins]
+
+
+@pytest.mark.parametrize("size", [2])
+def test_ids_that_are_looked_up_in_the_filling_are_found(size: int, runs: Runs) -> None:
+    embedding = runs.compared(PLAIN, replace(FILLED, wrong="embedding_shifted"), size)
+    site = "embed/aten.embedding.default#0" if runs.operators else "embed"
+    assert [site] == [origin.site for origin in embedding.origins]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_token_that_is_chosen_in_the_filling_is_found(size: int, runs: Runs) -> None:
+    comparison = runs.compared(replace(PLAIN, chooses=True), replace(FILLED, chooses=True, filled=5.0), size)
+    found = ("/aten.argmax.default#0", None) if runs.operators else ("", "vocab-padding")
+    assert [found] == [(origin.site, origin.cause) for origin in comparison.origins]

@@ -19,9 +19,10 @@ from layerdiff.judge.constants import as_mask, is_masked
 from layerdiff.judge.decisions import decided_otherwise, with_decisions
 from layerdiff.judge.incoming import Incoming
 from layerdiff.judge.local import Local
-from layerdiff.judge.naming import changed_call, cone, name_call, name_wiring, numbers_in, other_draws, unmasked
+from layerdiff.judge.naming import changed_call, name_call, name_wiring, numbers_in, other_draws, unmasked
 from layerdiff.judge.padding import without_padding
 from layerdiff.judge.precision import coarser_calls, find_precision
+from layerdiff.judge.reach import cone
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict

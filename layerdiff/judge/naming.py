@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from layerdiff.judge.constants import is_masked
 from layerdiff.judge.equals import Equals
 from layerdiff.judge.local import Local
 from layerdiff.judge.mending import other_scalars, with_scalars
+from layerdiff.judge.reach import behind, cone, cone_of_call
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, Cut
 from layerdiff.judge.tables import Verdict
@@ -51,6 +52,8 @@ def name_call(
     )
     held = Both(known.target.holds(ours, beside.reference), known.reference.holds(theirs, beside.target))
     apart = Both(cone(programs, "reference", cut, held.reference), cone(programs, "target", cut, held.target))
+    right = Both(behind(programs, "reference", ours, held.reference), behind(programs, "target", theirs, held.target))
+    apart = Both(apart.reference - right.reference or apart.reference, apart.target - right.target or apart.target)
     if programs.incoming.own_choices:  # what follows from other choices is no fault
         cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
         apart = Both(apart.reference - _following(ours), apart.target - _following(theirs))
@@ -238,41 +241,6 @@ def _missing(programs: Programs, other: tuple[int, str], following: str | None) 
         return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
     evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
     return (call, -1), position, evidence if following is None else {**evidence, "next": following}
-
-
-def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
-    """The operator calls among `items` whose results reach a call, by the memory that they share."""
-    return reaching(run, items[: items.index(call)], {run.place(value).memory[0] for value in run.operation(call).inputs.values()})
-
-
-def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset()) -> set[int]:
-    """The operator calls of the body whose results reach a cut, by the memory that they share.
-
-    What only reaches it through one of the calls `held`, whose results are right, is left out.
-    """
-    run: Recorded = getattr(programs.runs, side)
-    body, (pair, position) = programs.body, cut
-    here = 0 if side == "reference" else 1
-    crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
-    needed = {run.place(values[here]).memory[0] for at, values in crossing if at == position}
-    items: tuple[int, ...] = getattr(body.items, side)
-    stop = items.index(pair[here]) if pair != body.calls else len(items)
-    return reaching(run, items[:stop], needed, held)
-
-
-def reaching(run: Recorded, items: Sequence[int], needed: set[int], held: Set[int] = frozenset()) -> set[int]:
-    """The operator calls among `items` whose results reach the memories `needed`, which it adds to; not through the calls `held`."""
-    found: set[int] = set()
-    for item in reversed(items):
-        if run.is_module(item):
-            continue
-        operation = run.operation(item)
-        made = {run.place(value).memory[0] for value in operation.outputs.values()}
-        made |= {run.place(operation.inputs[at]).memory[0] for at in operation.writes if at in operation.inputs}
-        if made & needed and item not in held:
-            found.add(item)
-            needed |= {run.place(value).memory[0] for value in operation.inputs.values()}
-    return found
 
 
 def unmasked(x: Array) -> Array:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.bodies import Body
 from layerdiff.judge.local import Local
-from layerdiff.judge.naming import cone
 from layerdiff.judge.noise import is_product
 from layerdiff.judge.padding import without_padding
+from layerdiff.judge.reach import cone
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import BEYOND, Verdict

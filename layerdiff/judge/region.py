@@ -267,11 +267,13 @@ class Region:
         """The difference of what two programs return; None where whole numbers, or what is not finite, differ."""
         found = []
         padded = self._setting.padded
-        for position, _ in self._programs.body.interface.outputs:
+        for position, (value, _) in self._programs.body.interface.outputs:
             x, y = _returned(one, self._programs.body.calls, position), _returned(other, self._programs.body.calls, position)
             if x is None or y is None:
                 return None
-            x = without_padding(x.reshape(y.shape), y, padded)
+            form = self._setting.runs.reference.file.shape(value)  # of both, where they have two
+            x, y = x.reshape(form), y.reshape(form)
+            x = without_padding(x, y, padded)
             if x.dtype.kind != "f":
                 if not np.array_equal(x, y):
                     return None

@@ -17,6 +17,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.exact import Found
 from layerdiff.judge.tables import PLACED, Columns, Texts, Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.schema import CallKind
 
 Json = Any
 """A JSON value."""
@@ -100,9 +101,16 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of any site; NOT_COMPARABLE where no site has another."""
+        """The worst verdict of any site; NOT_COMPARABLE where no site has another.
+
+        Also where no module could be compared and nothing was found: that operators are right by themselves says nothing of two runs.
+        """
         verdicts = np.asarray(self.sites["verdict"])
         counted = verdicts[verdicts < Verdict.NOT_COMPARABLE]
+        modules = np.asarray(self.sites["kind"]) == CallKind.MODULE
+        paired = modules & (np.asarray(self.sites["reference_call"]) >= 0) & (np.asarray(self.sites["target_call"]) >= 0)
+        if self.reference is not None and not self.origins and paired.any() and np.all(verdicts[paired] == Verdict.NOT_COMPARABLE):
+            return Verdict.NOT_COMPARABLE
         return Verdict(int(counted.max())) if counted.size else Verdict.NOT_COMPARABLE
 
     @property

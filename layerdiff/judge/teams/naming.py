@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
 from layerdiff.judge.mending import other_scalars, with_scalars
-from layerdiff.judge.naming import COPIES, numbers_in, reaching, shown, unmasked
+from layerdiff.judge.naming import COPIES, numbers_in, shown, unmasked
+from layerdiff.judge.reach import reaching
 from layerdiff.judge.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
@@ -50,7 +51,7 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
     if value is None:
         return None
     stop = part.items.index(parted.call.calls.reference[file]) if parted.handed else len(part.items)
-    inside = reaching(run, part.items[:stop], {run.place(value).memory[0]})
+    inside = reaching(run, part.items[:stop], [run.place(value)])
     beside: dict[int, dict[int, int]] = {}
     for (own, call), number in programs.partner.items():
         beside.setdefault(number, {}).setdefault(own, call)

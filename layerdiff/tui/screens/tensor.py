@@ -146,6 +146,7 @@ class TensorScreen(Drilled):
 
     def _begin(self) -> None:
         self.examined = None
+        self.query_one(NumbersPane).instead = None
         for pane in self.query(Pane):
             pane.examine(None)
         self._words()
@@ -207,7 +208,9 @@ class TensorScreen(Drilled):
 
     def _words(self) -> None:
         width = self.app.size.width
-        self.query_one(Head).show(self._head(width))
+        head, lines = self.query_one(Head), self._head(width)
+        head.styles.height = max(2, len(lines))
+        head.show(lines)
         tabs = self.query_one(Tabs)
         tabs.active = self.active
         known = self.examined
@@ -234,7 +237,9 @@ class TensorScreen(Drilled):
             (f" {position(comparison, self.pair)}  ", Tone.STRONG), ("reference ", Tone.DIM), (reference.text, Tone.REFERENCE),
             ("  ⇄  target ", Tone.DIM), (target.text, Tone.TARGET), (of, Tone.DIM),
         )  # fmt: skip
-        return [first, second.clipped(width)]
+        made_of = self.examined.tensor.made_of if self.examined is not None else ""
+        third = [line((f" {made_of}", Tone.NOTICE)).clipped(width)] if made_of else []
+        return [first, second.clipped(width), *third]
 
     def _status(self) -> None:
         pane, width = self._pane, max(10, self.app.size.width - 2)

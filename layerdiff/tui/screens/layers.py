@@ -110,7 +110,7 @@ class LayersScreen(ComparingScreen):
 
     def on_finished(self, message: Finished) -> None:
         """Nothing more comes."""
-        self.comparing = None
+        self.comparing, self.complete = None, not message.stopped
         self.rule.finish()
         if self.rows is None:
             self.table.nothing = line(("stopped before anything was compared", Tone.DIM))

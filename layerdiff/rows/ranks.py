@@ -258,11 +258,15 @@ def _figure(error: float) -> str:
     return figure(None if math.isnan(error) else error)
 
 
-def nothing_lines(comparison: Comparison, width: int) -> list[Line]:
-    """What is said where no value of the site is made up of ranks' parts."""
+def nothing_lines(comparison: Comparison, row: int, width: int) -> list[Line]:
+    """What is said where no value of the site is made up of ranks' parts, or none is yet."""
+    source, own = np.asarray(comparison.pairs["source"]), np.asarray(comparison.pairs["site"]) == row
+    if (source[own] == Source.PENDING).any():
+        told = "Not compared yet: how the ranks make up the values of this site is found when they are."
+        return said("  ·", Tone.UNKNOWN, told, width)
     many = len(comparison.placed["pair"]) > 0
     why = "The target is one process, or each of its processes was compared by itself: there are no parts to put together."
-    if many:
+    if many or (source == Source.PENDING).any():
         why = "No value of this site is made up of the parts of several ranks."
     elif comparison.reference is None:
         why = "The ranks were held against each other: without a reference nothing says what their parts make up."

@@ -239,7 +239,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     made = four_ranks()
     for row in range(len(made.sites["site"])):
         values = values_of(made, Placements(made), row)
-        lines = [*title_lines(made, row, "x" * 300, values, width), *nothing_lines(made, max(50, width))]
+        lines = [*title_lines(made, row, "x" * 300, values, width), *nothing_lines(made, row, max(50, width))]
         assert all(one.width <= max(50, width) for one in [*lines, *map_lines(made, row, values, width)])
 
 
@@ -268,5 +268,5 @@ def test_a_strangers_names_move_no_cursor() -> None:
 
 def test_a_site_without_parts_says_so() -> None:
     made = four_ranks(faults={LAYER: Verdict.DEFECT})
-    assert "No value of this site is made up of the parts of several ranks." in nothing_lines(made, 100)[0].plain
-    assert "The target is one process" in nothing_lines(comparison(layers=1), 100)[0].plain
+    assert "No value of this site is made up of the parts of several ranks." in nothing_lines(made, 0, 100)[0].plain
+    assert "The target is one process" in nothing_lines(comparison(layers=1), 0, 100)[0].plain

@@ -93,6 +93,9 @@ class BaseScreen(Screen[None]):
         for view in self.query(LinesView):
             view.refresh()
 
+    def compared_on(self) -> None:
+        """The comparison below went on, or was judged again: `Rows` has the new state."""
+
     def page(self, name: str, lines: Sequence[Line]) -> None:
         """A page of text over this screen."""
         from layerdiff.tui.screens.page import Page

@@ -20,7 +20,7 @@ from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.actions import LAYERS_ACTIONS, Action, bindings
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge
-from layerdiff.tui.screens.base import Head, Selected
+from layerdiff.tui.screens.base import BaseScreen, Head, Selected
 from layerdiff.tui.screens.comparing import ComparingScreen
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.footer import KeyBar
@@ -118,6 +118,7 @@ class LayersScreen(ComparingScreen):
         elif message.stopped:
             self.notify("stopped; what was compared stays", timeout=4)
         self._words()
+        self._tell_above()
 
     def on_failed(self, message: Failed) -> None:
         """A worker gave up."""
@@ -155,6 +156,12 @@ class LayersScreen(ComparingScreen):
         self.rows.judged(comparison)
         self.curve.changed()
         self._view_changed(row)
+        self._tell_above()
+
+    def _tell_above(self) -> None:
+        for screen in self.app.screen_stack:
+            if isinstance(screen, BaseScreen) and screen is not self:
+                screen.compared_on()
 
     @property
     def _row(self) -> int | None:

@@ -23,6 +23,7 @@ from layerdiff.rows.elements import element_lines
 from layerdiff.rows.examined import Examined, examine
 from layerdiff.rows.grid import flat_of
 from layerdiff.rows.measures import stored_lines
+from layerdiff.rows.put_together import of_ranks
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tensor import open_tensor
 from layerdiff.rows.tones import Line, Tone, line, mark
@@ -180,6 +181,14 @@ class TensorScreen(Drilled):
         """Say why, beside what the comparison keeps."""
         if message.pair == self.pair:
             self._say(message.why)
+
+    def compared_on(self) -> None:
+        """Another verdict; and values of ranks that can be put together only now."""
+        refused = self.query_one(NumbersPane).instead is not None
+        if refused and self.pair is not None and of_ranks(self._rows.comparison, self.pair):
+            self._begin()
+        else:
+            self._words()
 
     def _say(self, why: str) -> None:
         comparison, pair, pane = self._rows.comparison, self.pair, self.query_one(NumbersPane)

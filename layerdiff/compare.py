@@ -126,6 +126,8 @@ def compare_in_steps(
         if can_judge_exactly(Both(files.reference[numbers.reference], files.target[numbers.target])) is None:
             waits[_rows_of(sites, numbers)] = True
 
+    judging = bool(waits.any())
+
     def judge(unfinished: Unfinished | None = None) -> Comparison:
         described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
         parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
@@ -142,22 +144,24 @@ def compare_in_steps(
     else:
         total = total_bytes(pairs, sites, files)
         measured = fill(pairs, sites, tables.texts, files)
-    yield Progress(0, total, so_far(False))
+    entire = 2 * total if judging else total
+    yield Progress(0, entire, so_far(False))
     last, done = time.monotonic(), 0
     for done in measured:
         if time.monotonic() - last > snapshot_seconds:
-            yield Progress(done, total, so_far(False))
+            yield Progress(done, entire, so_far(False))
             last = time.monotonic()
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
-                yield Progress(done + total * part // max(whole, 1), 2 * total, so_far(True))
+                yield Progress(done + total * part // max(whole, 1), entire, so_far(True))
                 last = time.monotonic()
         found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
         told = (*told, *notices_of_ranks(files.target))
-    for numbers, _ in [] if ranked else _file_pairs(traces):
+    each = [] if ranked else _file_pairs(traces)
+    for number, (numbers, _) in enumerate(each):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
         if reason is not None:
@@ -168,10 +172,11 @@ def compare_in_steps(
         for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
-                yield Progress(done + total * part // max(whole, 1), 2 * total, so_far(True))
+                judged = int(total * (number + part / max(whole, 1)) / len(each))
+                yield Progress(done + judged, entire, so_far(True))
                 last = time.monotonic()
         waits[rows] = False
-    yield Progress(total, total, judge)
+    yield Progress(entire, entire, judge)
 
 
 def _rows_of(sites: Columns, numbers: Both[int]) -> NDArray[np.intp]:

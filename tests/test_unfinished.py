@@ -58,3 +58,12 @@ def test_what_waits() -> None:
     assert [True, True, False, True] == Unfinished(False, ~nowhere).open_rows(sites).tolist()
     judged = {**sites, "exact": np.full(4, Verdict.UNEXPLAINED, np.uint8)}
     assert not Unfinished(False, ~nowhere).open_rows(judged).any()
+
+
+@pytest.mark.parametrize("case", ["missing_all_reduce", "epsilon"])
+def test_of_how_much_is_known_from_the_start(case: str) -> None:
+    folder = CAPTURES / case
+    target = next(path for path in (folder / "target", folder / "target.h5") if path.exists())
+    steps = [(step.done, step.total) for step in compare_in_steps(folder / "reference.h5", target, snapshot_seconds=0.0)]
+    assert 1 == len({total for _, total in steps})
+    assert steps == sorted(steps) and steps[-1][0] == steps[-1][1]

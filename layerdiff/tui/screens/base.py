@@ -116,7 +116,7 @@ class Drilled(BaseScreen):
         """Of what a thread computes for this screen."""
         self._left = False
 
-    def hear(self, done: int, total: int) -> None:
+    def hear(self, done: int, total: int | None) -> None:
         """How far a thread is, told by itself. Raises Left, which stops it, once the screen was left."""
         if self._left:
             raise Left

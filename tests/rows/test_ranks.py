@@ -17,7 +17,7 @@ from layerdiff.rows.tones import Tone, rank_tone
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.placements import Placements
 from tests.comparisons import comparison
-from tests.ranked import ATTENTION, LAYER, NAN, Made, contiguous, four_ranks, fused, strided, with_placed, zigzag
+from tests.ranked import ATTENTION, LAYER, NAN, Made, contiguous, four_ranks, fused, partial, strided, with_placed, zigzag
 
 
 def drawn(held: Sequence[Sequence[int]], size: int, width: int) -> list[str]:
@@ -178,6 +178,20 @@ def test_replicas_that_differ_are_said() -> None:
 def test_replicas_that_differ_a_little_are_said_too() -> None:
     made = with_placed(comparison(layers=1), {"lm_head": Made(Placing.REPLICATED, "replicated", [1e-3, 2e-3], agree=False)})
     assert " 2 ranks, 1 value  ✗ ranks that should hold the same differ" == lines_of(made, "lm_head")[1]
+
+
+def test_what_may_be_parts_of_a_sum_is_not_called_copies() -> None:
+    name, mlp = "whole shapes, and the ranks differ", f"{LAYER}.mlp"
+    made = with_placed(comparison(layers=4), {mlp: Made(Placing.REPLICATED, name, [0.539, 1.2], agree=False)})
+    text = lines_of(made, mlp)
+    assert " 2 ranks, 1 value  ✗ the ranks differ, and do not add up" == text[1]
+    said = " ".join(" ".join(text).split())
+    assert "they do not add up to it: copies that should agree, or parts of a sum that is off" in said
+    assert "that hold the same places" not in said
+    other = mlp.replace(LAYER, "model.layers.0")
+    assert other != mlp
+    made = with_placed(made, {other: partial(2), mlp: Made(Placing.REPLICATED, name, [0.539, 1.2], agree=False)})
+    assert f"  ✗  these should be parts of a sum, as at {other}, and do not add up to the reference's" in lines_of(made, mlp, 120)
 
 
 def test_shared_parts_that_agree_and_other_readings() -> None:

@@ -21,7 +21,7 @@ from layerdiff.errors import LayerdiffError
 from layerdiff.rows.cells import cell_width, shorten, visible, wrap
 from layerdiff.rows.elements import element_lines
 from layerdiff.rows.examined import Examined, examine
-from layerdiff.rows.grid import flat_of
+from layerdiff.rows.grid import flat_of, no_element
 from layerdiff.rows.measures import stored_lines
 from layerdiff.rows.put_together import of_ranks
 from layerdiff.rows.table import Rows
@@ -373,8 +373,8 @@ class TensorScreen(Drilled):
     def on_search_box_left(self, message: SearchBox.Left) -> None:
         """Done with typing."""
         typed = self.query(SearchBox).first().value.strip()
-        if message.keep and typed and not self._to_index(typed):
-            self.notify(f"no element {visible(typed)}", markup=False, timeout=3)
+        if message.keep and typed and self.examined is not None and not self._to_index(typed):
+            self.notify(no_element(typed, self.examined.tensor), markup=False, timeout=5)
         self.query(SearchBox).remove()
         self.set_focus(None)
 

@@ -30,7 +30,11 @@ class LayerdiffApp(App[None]):
         Binding("q", "quit", "Leave", show=False),
         Binding("ctrl+c", "quit", "Leave", show=False, priority=True),  # else textual advises another key than ours
     ]
-    CSS = "Toast { background: $panel; }"
+    CSS = """
+    ToastRack { margin: 0; }
+    Toast { background: $panel; width: auto; max-width: 100%; margin: 0; padding: 0 1; }
+    """
+    """What is said for a moment takes the line of the keys, and hides nothing else where it fits there."""
 
     def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None = None, dark: bool = True) -> None:
         """`source` is a comparison, or the states of a running one; `rejudge(comparison, profile)` judges again."""

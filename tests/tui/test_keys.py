@@ -284,6 +284,28 @@ async def test_q_leaves() -> None:
     assert (app.return_code, app.comparison is not None and app.comparison.defect) == (0, True)
 
 
+async def test_what_is_said_for_a_moment_hides_only_the_keys_and_stays_on_its_screen() -> None:
+    app = faulty_app()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.pause(0.2)
+        before = painted(app)
+        await after(pilot, "right_square_bracket")
+        await pilot.pause(0.2)
+        assert "no later call of this site" in painted(app)[-1]
+        assert before[:-1] == painted(app)[:-1]
+        await after(pilot, "i")
+        await pilot.pause(0.2)
+        assert not any("no later call" in line for line in painted(app))
+
+
+async def test_all_of_a_site_fits_a_small_screen() -> None:
+    app = faulty_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await after(pilot, "a")
+        at = next(i for i, text in enumerate(painted(app)) if text.strip().startswith("value "))
+        assert "worst at" in painted(app)[at] and painted(app)[at + 1].strip().startswith("out ")
+
+
 async def test_ctrl_c_leaves_too() -> None:
     app = faulty_app()
     async with app.run_test(size=SIZE) as pilot:

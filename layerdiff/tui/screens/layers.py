@@ -18,6 +18,7 @@ from layerdiff.rows.listing import Sort
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind
 from layerdiff.tui.actions import LAYERS_ACTIONS, Action, bindings
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge
 from layerdiff.tui.screens.base import BaseScreen, Head, Selected
@@ -140,6 +141,8 @@ class LayersScreen(ComparingScreen):
         self.rows = Rows(comparison, width=max(10, self.app.size.width - 3))
         if len(comparison.target.files) > 1:
             self.query_one(KeyBar).promote("ranks", "ranks")
+        if (comparison.sites["kind"] == CallKind.OPERATOR).any():
+            self.query_one(KeyBar).promote("calls", "calls")
         origins = self.rows.origin_rows()
         self._touched = bool(origins)
         cursor = self.rows.find(origins[0]) if origins else 0
@@ -392,7 +395,8 @@ class LayersScreen(ComparingScreen):
     def action_details(self) -> None:
         """See actions."""
         if self.rows is not None and len(self.rows):
-            self.page("Site", detail(self.rows, self.table.cursor, 4000))
+            rows, at = self.rows, self.table.cursor
+            self.page("Site", lambda width: detail(rows, at, 4000, table=width))
 
     def action_about(self) -> None:
         """See actions."""

@@ -25,6 +25,7 @@ from layerdiff.measure.blocks import ArrayBlocks
 from layerdiff.measure.screening import screen
 from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import amount, count
+from layerdiff.rows.placement_words import holds_text
 from layerdiff.rows.traces import Traces
 from layerdiff.rows.unreadable import why_unreadable
 from layerdiff.rows.values import Shape, value_name
@@ -57,8 +58,17 @@ def of_ranks(comparison: Comparison, pair: int) -> bool:
     return several and (len(comparison.placed["pair"]) > 0 or int(comparison.pairs["source"][pair]) == Source.PENDING)
 
 
-def put_together(traces: Traces, comparison: Comparison, pair: int) -> Logical:
-    """Both logical values. Raises TraceError, in words for a user, where they cannot be had."""
+def ranks_of(comparison: Comparison, pair: int) -> list[int]:
+    """The ranks whose parts make up a value, in the order of their files."""
+    value = next((one for one in Placements(comparison).of_site(int(comparison.pairs["site"][pair])) if one.pair == pair), None)
+    return [] if value is None else [part.rank for part in sorted(value.parts, key=lambda part: part.file)]
+
+
+def put_together(traces: Traces, comparison: Comparison, pair: int, part: int | None = None) -> Logical:
+    """Both logical values; or what the rank at number `part` of `ranks_of` holds, against its part of the reference's.
+
+    Raises TraceError, in words for a user, where they cannot be had.
+    """
     row, source = int(comparison.pairs["site"][pair]), int(comparison.pairs["source"][pair])
     value = next((one for one in Placements(comparison).of_site(row) if one.pair == pair), None)
     if value is None and source == Source.PENDING:
@@ -69,7 +79,7 @@ def put_together(traces: Traces, comparison: Comparison, pair: int) -> Logical:
             f"this value is in parts on {amount(len(comparison.target.files), 'rank')}, and was not put together{unknown}; {SHOWS_EACH}"
         )
     parts = sorted(value.parts, key=lambda part: part.file)
-    theirs = _parts(traces, comparison, pair, "target", [part.file for part in parts])
+    theirs = _parts(traces, comparison, pair, "target", [one.file for one in parts])
     ours = _parts(traces, comparison, pair, "reference", None)
     if sum(int(file.values.nbytes[one]) for file, one in (*ours, *theirs)) > _LARGEST:
         raise TraceError(f"this value is put together of {amount(len(parts), 'rank')}: too large for a screen; {SHOWS_EACH}")
@@ -82,7 +92,10 @@ def put_together(traces: Traces, comparison: Comparison, pair: int) -> Logical:
         placed = Placed(placement, tuple(part.file for part in parts), errors, value.agree)
         found = joined(placement, whole.bits.shape, placed.standing(held))
         if source != Source.BYTES or _as_compared(comparison, pair, whole, found):
-            return Logical(Both(whole, found), whole.bits.shape, _said(value, placed, len(ours)))
+            if part is None:
+                return Logical(Both(whole, found), whole.bits.shape, _said(value, placed, len(ours)))
+            own = Kept(whole.dtype, np.ascontiguousarray(placement.part(whole.bits, part)))
+            return Logical(Both(own, held[part]), own.bits.shape, _said_of_rank(value, part))
     if source == Source.NOTHING:
         raise TraceError(f"the parts of {amount(len(parts), 'rank')} were not put together: {visible(value.name)}; {SHOWS_EACH}")
     raise TraceError(
@@ -175,6 +188,18 @@ def _as_compared(comparison: Comparison, pair: int, whole: Kept, found: Kept) ->
 
 def _close(one: float, other: float) -> bool:
     return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=_CLOSE)
+
+
+def _said_of_rank(value: PlacedValue, number: int) -> str:
+    part = sorted(value.parts, key=lambda part: part.file)[number]
+    said = f"rank {part.rank} of {count(len(value.parts))}"
+    if value.kind is Placing.PARTIAL:
+        return f"{said}: its part of the sum, against the whole"
+    if value.kind is Placing.REPLICATED:
+        return f"{said}: it holds the whole"
+    if value.kind is Placing.SHARDED and part.holds is not None:
+        return f"{said}: its part, {holds_text(part.holds)} along {value.dim}"
+    return f"{said}: its part"
 
 
 def _said(value: PlacedValue, placed: Placed, ours: int) -> str:

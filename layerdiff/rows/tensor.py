@@ -191,14 +191,14 @@ def _real_apart(x: float, y: float) -> float:
     return 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else math.inf
 
 
-def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int = WHOLE) -> Tensor:
-    """Both values of a pair.
+def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int = WHOLE, part: int | None = None) -> Tensor:
+    """Both values of a pair; of ranks put together, or of the rank at number `part` of `ranks_of` alone.
 
     Raises TraceError, in words for a user, where a trace is not there, no bytes were kept, or the two cannot be held against each other.
     """
     row, made_of = int(comparison.pairs["site"][pair]), ""
     if of_ranks(comparison, pair):
-        logical = put_together(traces, comparison, pair)
+        logical = put_together(traces, comparison, pair, part)
         shape, made_of = logical.shape, logical.said
         sides = logical.sides.map(lambda side: OneSide(side.dtype, int(side.bits.size), Held(side.dtype, side.bits.reshape(-1))))
     else:

@@ -14,10 +14,12 @@ import pytest
 from layerdiff.compare import compare_in_steps, compare_traces
 from layerdiff.errors import TraceError
 from layerdiff.measure.full import full
+from layerdiff.rows.put_together import ranks_of
 from layerdiff.rows.tensor import open_tensor
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison
+from layerdiff.saved.placements import Placements
 from layerdiff.trace.schema import Role
 from tests.ranks import Rank
 
@@ -68,6 +70,22 @@ def test_what_is_shown_is_said(case: str, site: str, position: str, said: str, f
     assert said == tensor.made_of
     if not math.isnan(figure):
         assert figure == pytest.approx(full(tensor.sides.reference.whole, tensor.sides.target.whole).rel_l2, rel=5e-3)
+    traces.close()
+
+
+@pytest.mark.parametrize("case", ["bias_every_rank", "clean_tp4_bf16", "zigzag_positions"])
+def test_each_rank_by_itself_is_as_far_off_as_its_part(case: str) -> None:
+    comparison, traces, placements = compared(case), Traces(), Placements(compared(case))
+    for row in range(len(comparison.sites["site"])):
+        for value in placements.of_site(row):
+            assert [part.rank for part in value.parts] == ranks_of(comparison, value.pair)
+            for number, part in enumerate(value.parts):
+                tensor = open_tensor(traces, comparison, value.pair, part=number)
+                assert tensor.made_of.startswith(f"rank {part.rank} of {len(value.parts)}: ")
+                padded = part.holds is not None and any(run.start < 0 for run in part.holds)
+                if math.isfinite(part.error) and not padded and tensor.sides.target.dtype.kind == "float":
+                    figure = full(tensor.sides.reference.whole, tensor.sides.target.whole).rel_l2
+                    assert part.error == pytest.approx(figure, rel=1e-4)
     traces.close()
 
 

@@ -268,3 +268,11 @@ async def test_which_ranks_are_shown_is_said_above(size: tuple[int, int]) -> Non
         await opened(pilot, "1")
         assert "the sum of 2 ranks" == painted(app).splitlines()[2].strip()
         assert "relative L2        2.996559e-7" in painted(app)
+        found = []
+        for _ in range(3):
+            await pilot.press("R")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            found.append(painted(app).splitlines()[2].strip())
+        each = [f"rank {rank} of 2: its part of the sum, against the whole" for rank in range(2)]
+        assert [*each, "the sum of 2 ranks"] == found

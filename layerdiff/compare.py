@@ -43,8 +43,9 @@ from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
-from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts
+from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
+from layerdiff.judge.unfinished import Unfinished, stopped
 from layerdiff.saved.alignment_summary import alignment_summary
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side
 from layerdiff.sides import Both
@@ -64,7 +65,10 @@ class Progress:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The comparison as it stood when this was handed out; sites not reached are pending. Judged when asked for."""
+        """The comparison as it stood when this was handed out. Judged when asked for.
+
+        Sites not reached are pending, and so is what a later stage may withdraw; notices that need all of it are not there yet.
+        """
         return self._judge()
 
 
@@ -119,11 +123,21 @@ def compare_in_steps(
     placed: dict[int, Placed] = {}
     ranked = isinstance(tables, RankedTables)
 
-    def judge() -> Comparison:
+    waits = np.full(len(sites["site"]), ranked)
+    for numbers, _ in [] if ranked else _file_pairs(traces):
+        if can_judge_exactly(Both(files.reference[numbers.reference], files.target[numbers.target])) is None:
+            waits[_rows_of(sites, numbers)] = True
+
+    judging = bool(waits.any())
+
+    def judge(unfinished: Unfinished | None = None) -> Comparison:
         described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
         parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
         described = replace(described, found=tuple(found), placed=parts, checkpoints=tuple(map(str, checkpoints)))
-        return _judged(described, chosen, None if ranked else files, told)
+        return _judged(described, chosen, None if ranked else files, told, unfinished)
+
+    def so_far(measured: bool) -> Callable[[], Comparison]:
+        return lambda: judge(Unfinished(measured, waits))
 
     parts_of: Both[list[tuple[Part, ...]]] | None
     if isinstance(tables, RankedTables):
@@ -136,36 +150,44 @@ def compare_in_steps(
         parts_of, filled = None, filled_weights(pairs, sites, tables.texts, files)
         measured = fill(pairs, sites, tables.texts, files, fillings_of(filled))
     told = (*told, *notices_of_filling(filled))
-    yield Progress(0, total, judge)
+    entire = 2 * total if judging else total
+    yield Progress(0, entire, so_far(False))
     last, done = time.monotonic(), 0
     for done in measured:
         if time.monotonic() - last > snapshot_seconds:
-            yield Progress(done, total, judge)
+            yield Progress(done, entire, so_far(False))
             last = time.monotonic()
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
-                yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
+                yield Progress(done + total * part // max(whole, 1), entire, so_far(True))
                 last = time.monotonic()
         found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
         told = (*told, *notices_of_ranks(files.target))
-    for numbers, _ in [] if ranked else _file_pairs(traces):
+    each = [] if ranked else _file_pairs(traces)
+    for number, (numbers, _) in enumerate(each):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
         if reason is not None:
             told = (*told, Notice("judged-by-thresholds", reason)) if reason else told
             continue
         before = list(found)
-        rows = np.flatnonzero((sites["reference_file"] == numbers.reference) & (sites["target_file"] == numbers.target))
+        rows = _rows_of(sites, numbers)
         for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust, fillings_of(filled)):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
-                yield Progress(done + total * part // max(whole, 1), 2 * total, judge)
+                judged = int(total * (number + part / max(whole, 1)) / len(each))
+                yield Progress(done + judged, entire, so_far(True))
                 last = time.monotonic()
+        waits[rows] = False
     found += of_other_modules(chosen_filling(sites, pairs, tables.texts, files, filled, parts_of), found, sites)
-    yield Progress(total, total, judge)
+    yield Progress(entire, entire, judge)
+
+
+def _rows_of(sites: Columns, numbers: Both[int]) -> NDArray[np.intp]:
+    return np.flatnonzero((sites["reference_file"] == numbers.reference) & (sites["target_file"] == numbers.target))
 
 
 def with_further_runs(
@@ -243,7 +265,7 @@ def _calls(sites: Columns, side: str) -> list[tuple[int, int]]:
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
     """The same numbers under another profile; needs no traces. Causes that were found stay with their origins."""
     chosen = load_profile(profile)
-    judged = _judged(comparison, chosen, None, ())
+    judged = _judged(comparison, chosen, None, (), stopped(comparison.sites))
     kept = [notice for notice in comparison.notices if notice.kind not in _BY_PROFILE]
     again = [notice for notice in judged.notices if notice.kind in _BY_PROFILE]
     judged = replace(judged, notices=tuple(sorted([*kept, *again], key=lambda notice: _ORDER.get(notice.kind, -1))))
@@ -333,7 +355,9 @@ def _file_pairs(traces: Both[Trace]) -> list[tuple[Both[int], int | None]]:
     return pairs
 
 
-def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...]) -> Comparison:
+def _judged(
+    comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...], unfinished: Unfinished | None = None
+) -> Comparison:
     sites, pairs, texts = dict(comparison.sites), comparison.pairs, comparison.texts
     judged = judge_by_thresholds(sites, pairs, texts, profile)
     sites |= {"verdict": judged.verdict, "pair": judged.pair, "measured": judged.measured, "allowed": judged.allowed, "rule": judged.rule}
@@ -343,11 +367,15 @@ def _judged(comparison: Comparison, profile: Profile, files: Any, told: tuple[No
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found, profile)
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
+    if unfinished is not None:
+        waits = unfinished.open_rows(sites)
+        sites["verdict"] = np.where(waits, np.uint8(Verdict.PENDING), sites["verdict"])
+        origins = tuple(origin for origin in origins if not waits[origin.row])
     origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
     evidence = Evidence(sites, pairs, texts, files)
     said = (
-        *(() if comparison.reference is None else notices_of_values(evidence, profile, explained_weights(comparison.found))),
+        *(() if comparison.reference is None else notices_of_values(evidence, profile, explained_weights(comparison.found), unfinished)),
         *notices_of_programs(comparison.found, sites, texts),
     )
     return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))

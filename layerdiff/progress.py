@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Listener = Callable[[int, int], None]
-"""Is told what is done, and of how much; that may shrink on the way."""
+Listener = Callable[[int, int | None], None]
+"""Is told what is done, and of how much; None where nobody knows yet."""
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -24,8 +24,8 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(before)
 
 
-def tell(done: int, total: int) -> None:
-    """Say how far it is."""
+def tell(done: int, total: int | None = None) -> None:
+    """Say how far it is; a total only where it is known."""
     listener = _listener.get()
     if listener is not None:
         listener(done, total)

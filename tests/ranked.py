@@ -54,7 +54,7 @@ def strided(size: int, ranks: int) -> list[list[int]]:
 
 def replicated(*errors: float, agree: bool = True) -> Made:
     """The whole on every rank."""
-    return Made(Placing.REPLICATED, "replicated" if agree else "replicated, and the ranks differ", errors, agree=agree)
+    return Made(Placing.REPLICATED, "replicated" if agree else "whole shapes, and the ranks differ", errors, agree=agree)
 
 
 def partial(ranks: int) -> Made:

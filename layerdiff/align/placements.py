@@ -28,7 +28,8 @@ _NO_DOUBT: Final = 2.0**-7
 _TELLING: Final = 4
 """Numbers of a place that are like those of no other: one or two may come near many."""
 _FEATURES: Final = 12
-APART: Final = "replicated, and the ranks differ"
+APART: Final = "whole shapes, and the ranks differ"
+"""Copies that should agree, or parts of a sum that is off: the numbers do not tell."""
 ENOUGH_ELEMENTS: Final = 1 << 18
 """Elements of a value that are looked at to place it."""
 

@@ -70,6 +70,6 @@ app = Commands(
 
 `layerdiff REFERENCE TARGET` opens the terminal.
 
-Exit status: 0 no defect, 1 a defect, 2 usage or unreadable input, 130 interrupted.
+Exit status: 0 no defect, 1 a defect, 2 usage or unreadable input, 130 interrupted (in the terminal: left before all was compared).
 """,
 )

@@ -16,7 +16,7 @@ def run(case: str) -> int:
     Without a terminal it prints the summary. Exits 0 when it was shown: its fault is meant to be found.
     """
     from layerdiff.cli.exits import DEFECT, OK
-    from layerdiff.cli.streams import is_terminal, out, talk
+    from layerdiff.cli.streams import is_terminal, leave, out, talk
 
     cases = shipped_cases()
     if case == "list":
@@ -35,7 +35,7 @@ def run(case: str) -> int:
         from layerdiff.cli.show import browse
 
         code = browse(reference, target, None)
-        return OK if code == DEFECT else code
+        leave(OK if code == DEFECT else code)
     from layerdiff.cli.answering import summarise
     from layerdiff.cli.comparing import compared
 

@@ -1,7 +1,8 @@
 """Exit codes, and the one place where an exception becomes a message on stderr and a code.
 
-0 no defect, 1 a defect, 2 usage or unreadable input or nothing paired, 130 interrupted. An error of
-our own making is 2 as well and never 1: a CI gate must not read a crash as a verdict.
+0 no defect, 1 a defect, 2 usage or unreadable input or nothing paired, 130 interrupted: so is a terminal that was left or stopped
+before all was compared, since half a comparison is no answer. An error of our own making is 2 as well and never 1: a CI gate must not
+read a crash as a verdict.
 """
 
 from __future__ import annotations

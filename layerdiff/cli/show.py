@@ -17,12 +17,13 @@ PARAMETERS = (FIRST, MAYBE_TARGET, MAYBE_PROFILE, CHECKPOINT)
 def run(first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...]) -> int:
     """Browse where two runs part, in the terminal.
 
-    Without a terminal it prints the summary. Exits as diff does.
+    Without a terminal it prints the summary. Exits as diff does; with 130
+    where the terminal is left, or stopped, before all is compared.
     """
-    from layerdiff.cli.streams import is_terminal
+    from layerdiff.cli.streams import is_terminal, leave
 
     if is_terminal():
-        return browse(first, target, profile, checkpoints)
+        leave(browse(first, target, profile, checkpoints))
     from layerdiff.cli.answering import answer
     from layerdiff.cli.comparing import compared_or_saved
 
@@ -30,7 +31,7 @@ def run(first: str, target: str | None, profile: str | None, checkpoints: tuple[
 
 
 def browse(first: str, target: str | None, profile: str | None, checkpoints: tuple[Path, ...] = ()) -> int:
-    """The terminal; what it showed last is the exit code, as of diff."""
+    """The terminal. The code is that of what it showed last, as of diff; a comparison that was left on the way has no answer."""
     import gc
     import os
 
@@ -46,7 +47,7 @@ def browse(first: str, target: str | None, profile: str | None, checkpoints: tup
     app.run()
     if app.return_code:
         return UNUSABLE
-    return INTERRUPTED if app.comparison is None else code_of(app.comparison)
+    return code_of(app.comparison) if app.complete and app.comparison is not None else INTERRUPTED
 
 
 def _rejudge(comparison: Comparison, profile: str) -> Comparison:

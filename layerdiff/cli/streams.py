@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from contextlib import suppress
+from typing import NoReturn, TextIO
 
 from layerdiff.rows.cells import visible
 
@@ -36,6 +37,17 @@ def write_talk(text: str) -> None:
 def is_terminal() -> bool:
     """Whether somebody can use a full screen: both ends are terminals, and not the dumb one."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now, after the terminal: threads that still compute are not waited for, and there is nothing they could lose.
+
+    An interpreter that ends in its own way joins them, which may take as long as a forward of the model.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -17,6 +17,7 @@ from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Source, Verdict, of_another_form
+from layerdiff.judge.unfinished import Unfinished
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import Trace
@@ -102,14 +103,23 @@ def _random_states(file: Any) -> dict[int, tuple[str, str]]:
     return found
 
 
-def notices_of_values(evidence: Evidence, profile: Profile, explained: Collection[str] = ()) -> Iterator[Notice]:
-    """What inputs, dtypes, shapes and weights say, once they are measured. `explained`: weights of which something more exact is said."""
+def notices_of_values(
+    evidence: Evidence, profile: Profile, explained: Collection[str] = (), unfinished: Unfinished | None = None
+) -> Iterator[Notice]:
+    """What inputs, dtypes, shapes and weights say. `explained`: weights of which something more exact is said.
+
+    `unfinished`: of a comparison in the making only what nothing that comes can withdraw.
+    """
+    measured = unfinished is None or unfinished.measured
     yield from _dtypes(evidence, profile)
-    yield from _inputs(evidence)
-    yield from _weights(evidence, explained)
-    yield from _flips(evidence)
-    yield from _results(evidence)
-    yield from _too_short(evidence)
+    if measured:
+        yield from _inputs(evidence)
+    if unfinished is None:
+        yield from _weights(evidence, explained)
+        yield from _flips(evidence)
+        yield from _results(evidence)
+    if measured:
+        yield from _too_short(evidence)
 
 
 def _dtypes(evidence: Evidence, profile: Profile) -> Iterator[Notice]:

@@ -21,6 +21,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 
 _LABEL: Final = 10
+_SIDE: Final = 10
 _LADDER: Final = ("ladder", "rungs", "tests")
 """Keys of the evidence under which a list of tests may stand: each with what was measured and what is allowed."""
 
@@ -155,13 +156,13 @@ def _sources(record: Both[CallRecord | str] | None, alone: str, width: int) -> l
 
 
 def _operands(rows: Rows, row: int, record: Both[CallRecord | str] | None, width: int) -> list[Line]:
-    """One line a value: position, both sides, whether equal, and who made it."""
+    """One line a value: position, both sides, whether equal, and who made it. Where the two sides' makers are others, each has a line."""
     comparison, alone = rows.comparison, one_sided(rows, row)
     found = pairs_of(comparison, row).tolist()
     sides = [side for side in (record.reference, record.target) if isinstance(side, CallRecord)] if record is not None else []
-    body = []
+    body: list[tuple[str, str, str, list[str]]] = []
     if not found and alone and sides:
-        body = [(name, text, f"{alone} only", sides[0].made_by.get(name, "")) for name, text in list(sides[0].values.items())[:40]]
+        body = [(name, text, f"{alone} only", [sides[0].made_by.get(name, "")]) for name, text in list(sides[0].values.items())[:40]]
     if not found and not body:
         return [line(_label("values"), (f"the {alone} alone ran it" if alone else "none were recorded", Tone.DIM))]
     for pair in found[:40]:
@@ -171,21 +172,32 @@ def _operands(rows: Rows, row: int, record: Both[CallRecord | str] | None, width
             both = f"{reference.dtype} ⇄ {target.text}"
         else:
             both = reference.text if reference == target else f"{reference.text} ⇄ {target.text}"
-        makers = list(dict.fromkeys(maker for side in sides if (maker := side.made_by.get(name, ""))))
-        body.append((name, both, equality(comparison, pair), " ⇄ ".join(makers)))
-    wide = [max(cell_width(cells[i]) for cells in [("values", "dtype and shape", "equal", ""), *body]) for i in range(3)]
+        makers = [side.made_by.get(name, "") for side in sides]
+        body.append((name, both, equality(comparison, pair), makers if len(set(makers)) > 1 else makers[:1]))
+    headings = ("values", "dtype and shape", "equal")
+    wide = [max(map(cell_width, [head, *(str(cells[i]) for cells in body)])) for i, head in enumerate(headings)]
     wide[1] = min(wide[1], max(12, width // 2 - 12))
-    heads = [fit(head, cells + 2) for head, cells in zip(("values", "dtype and shape", "equal"), wide, strict=True)]
+    heads = [fit(head, cells + 2) for head, cells in zip(headings, wide, strict=True)]
     lines = [line(("".join(heads) + "made by", Tone.DIM))]
-    for name, both, equal, maker in body:
+    room = max(0, width - sum(wide) - 6)
+    for name, both, equal, makers in body:
         tone = Tone.SAME if equal.startswith("=") else Tone.PLAIN
-        room = max(0, width - sum(wide) - 6)
-        lines.append(
-            line(
-                (fit(name, wide[0] + 2), Tone.STRONG), fit(both, wide[1], at="middle") + "  ",
-                (fit(equal, wide[2] + 2), tone), (shorten(maker, room, at="middle"), Tone.DIM),
-            )
-        )  # fmt: skip
+        head = [
+            Segment(fit(name, wide[0] + 2), Tone.STRONG),
+            Segment(fit(both, wide[1], at="middle") + "  "),
+            Segment(fit(equal, wide[2] + 2), tone),
+        ]
+        if len(makers) < 2:
+            lines.append(line(*head, *((shorten(maker, room, at="middle"), Tone.DIM) for maker in makers)))
+            continue
+        beside = max(map(cell_width, makers)) + _SIDE <= room
+        indent, left = (width - room, room) if beside else (_SIDE, width - _SIDE)
+        said = [
+            ((f"{side:<{_SIDE}}", tone), (shorten(maker or "nothing that was recorded", max(1, left - _SIDE), at="middle"), Tone.PLAIN))
+            for side, maker, tone in zip(("reference", "target"), makers, (Tone.REFERENCE, Tone.TARGET), strict=True)
+        ]
+        first = said.pop(0) if beside else ()
+        lines += [line(*head, *first), *(line(" " * indent, *one) for one in said)]
     if len(found) > 40:
         lines.append(line((f"{count(len(found) - 40)} more values", Tone.DIM)))
     return lines

@@ -15,8 +15,11 @@ from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.values import index_text, pairs_of, shape_of
 
 
-def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line]:
-    """Lines for line `index` of the table, each at most `width` cells; `most` bounds the lines of a statement and the values."""
+def detail(rows: Rows, index: int, width: int, *, most: int = 1000, table: int | None = None) -> list[Line]:
+    """Lines for line `index` of the table, each at most `width` cells, and the table of values at most `table`.
+
+    `most` bounds the lines of a statement and the values.
+    """
     row = rows.row(index)
     if rows.is_fold(index):
         return [made.clipped(width) for made in _fold(rows, index, width)]
@@ -49,7 +52,7 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000) -> list[Line
     end = int(rows.tree.end[place])
     if end > place + 1:
         lines.append(_inside(rows, place + 1, end, width))
-    lines += _values(rows, row, width, most)
+    lines += _values(rows, row, min(width, table or width), most)
     return [made.clipped(width) for made in lines]
 
 
@@ -128,7 +131,7 @@ def _values(rows: Rows, row: int, width: int, most: int) -> list[Line]:
     if not mine.size:
         return []
     wide = width >= 100
-    heads = ["value", "reference", "target", "rel L2", "max |Δ|", *(["max |ref|"] if wide else []), "worst element"]
+    heads = ["value", "reference", "target", "rel L2", "max |Δ|", *(["max |ref|"] if wide else []), "worst element" if wide else "worst at"]
     body = [_value(rows, int(pair), wide) for pair in mine[:most]]
     widths = [max(cell_width(line_[i]) for line_ in [heads, *body]) for i in range(len(heads))]
     widths[0], widths[1], widths[2] = min(widths[0], 24), min(widths[1], width // 4), min(widths[2], width // 4)

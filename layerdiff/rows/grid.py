@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from layerdiff.measure.along_axis import Element
-from layerdiff.rows.cells import fit, shorten
+from layerdiff.rows.cells import fit, shorten, visible
 from layerdiff.rows.figures import figure
 from layerdiff.rows.tensor import Tensor, element_of
 from layerdiff.rows.tones import Line, Segment, Tone, line
@@ -105,6 +105,18 @@ def short(number: float) -> str:
         return f"{number:.4g}" if abs(number) < 1e4 else f"{number:.0f}"
     mantissa, exponent = f"{number:.2e}".split("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def no_element(text: str, tensor: Tensor) -> str:
+    """What is said of an index that `flat_of` does not find: how many numbers it takes, and how large each may be."""
+    last = ", ".join(str(size - 1) for size in tensor.shape)
+    if not tensor.count:
+        return "this value has no elements"
+    if not tensor.shape:
+        return f"no element {visible(text)}: this value is a single number"
+    if len(tensor.shape) == 1:
+        return f"no element {visible(text)}: an index is a number up to {last}"
+    return f"no element {visible(text)}: an index is {len(tensor.shape)} numbers up to {last}, or one up to {tensor.count - 1}"
 
 
 def flat_of(text: str, tensor: Tensor) -> int | None:

@@ -80,13 +80,21 @@ def title(comparison: Comparison, width: int) -> Line:
     right += [(aligned, Tone.DIM if paired == calls else Tone.NOTICE)]
     if width < 60:
         right = right[3:]
-    taken = sum(cell_width(text) for text, _ in right)
     words = width >= 100
     left = [(" layerdiff ", Tone.TITLE), ("  " if width >= 100 else " ", Tone.PLAIN)]
-    frame = sum(cell_width(text) for text, _ in left) + 4 + (17 if words else 0) + 3
-    room = max(4, width - taken - frame)
     reference = "its ranks" if comparison.reference is None else side_label(comparison.reference)
     target = side_label(comparison.target)
+
+    def room_for_names() -> int:
+        return width - sum(cell_width(text) for text, _ in [*left, *right]) - 4 - (17 if words else 0) - 3
+
+    # Which runs these are matters most: before a name is cut the program's own goes, then the word before the profile's.
+    names = cell_width(reference) + cell_width(target)
+    if not words and room_for_names() < names:
+        left = [(" ", Tone.PLAIN)]
+    if not words and room_for_names() < names and width >= 60:
+        right = right[1:]
+    taken, room = sum(cell_width(text) for text, _ in right), max(4, room_for_names())
     half = room // 2
     spare_target = max(half, room - cell_width(reference))
     target = shorten(target, spare_target, at="middle")

@@ -7,12 +7,14 @@ where it holds something else or is off.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from layerdiff.align.placement import FITS
 from layerdiff.judge.tables import Placing, Source
 from layerdiff.rows.block_map import Cells, cells_of, closer, missing, row_of_missing, row_of_rank, ruler
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
@@ -81,8 +83,9 @@ def title_lines(comparison: Comparison, row: int, name: str, values: Sequence[Pl
         value, said = odd[0]
         more = f" (+{len(odd) - 1} more)" if len(odd) > 1 else ""
         note = [("  ✗ ", _odd_tone(comparison, row)), (f"{visible(value.position)}: {said}{more}", _odd_tone(comparison, row))]
-    elif any(value.agree is False for value in values):
-        note = [("  ✗ ", _odd_tone(comparison, row)), ("ranks that should hold the same differ", _odd_tone(comparison, row))]
+    elif parted := [value for value in values if value.agree is False]:
+        told = "the ranks differ, and do not add up" if all(map(maybe_sum, parted)) else "ranks that should hold the same differ"
+        note = [("  ✗ ", _odd_tone(comparison, row)), (told, _odd_tone(comparison, row))]
     else:
         fault = _odd_tone(comparison, row) is not Tone.NOTICE
         alike = [("  no rank alone is off", Tone.DIM)] if fault else [("  = ", Tone.SAME), ("no rank stands out", Tone.DIM)]
@@ -181,14 +184,39 @@ def _value(comparison: Comparison, value: PlacedValue, widths: _Widths, odd: Ton
         below = ruler(size, cells, widths.map) if size is not None and drawn else " " * widths.map
         bar = [(f" {_bar(joined, widths.bar)} ", Tone.DIM), (fit(_figure(joined), _FIGURE, align="right"), Tone.DIM)]
         yield line(("  " + fit(label, _LABEL), Tone.DIM), (f" {below}  {' ' * widths.holds}", Tone.FAINT), *bar)
-    yield from _remarks(value, odd, width, titled=titled)
+    yield from _remarks(comparison, value, odd, width, titled=titled)
 
 
-def _remarks(value: PlacedValue, odd: Tone, width: int, *, titled: bool) -> Iterator[Line]:
+def maybe_sum(value: PlacedValue) -> bool:
+    """Whether ranks that hold the whole shape, each in its own way, may hold parts of a sum: none of them has the reference's value."""
+    errors = [part.error for part in value.parts]
+    return value.kind is Placing.REPLICATED and value.agree is False and len(errors) > 1 and all(error >= FITS for error in errors)
+
+
+def _adds_up_elsewhere(comparison: Comparison, value: PlacedValue) -> str | None:
+    """A call of the same module in another layer, or another call of the same one, whose ranks hold parts of a sum at this position."""
+    sites, pairs, placed, texts = comparison.sites, comparison.pairs, comparison.placed, comparison.texts
+
+    def place(pair: int) -> tuple[str, int]:
+        site = texts[int(sites["site"][int(pairs["site"][pair])])] or ""
+        return re.sub(r"\d+", "#", site), int(pairs["position"][pair])
+
+    for pair in dict.fromkeys(np.asarray(placed["pair"])[np.asarray(placed["kind"]) == Placing.PARTIAL].tolist()):
+        if place(pair) == place(value.pair):
+            return texts[int(sites["site"][int(pairs["site"][pair])])]
+    return None
+
+
+def _remarks(comparison: Comparison, value: PlacedValue, odd: Tone, width: int, *, titled: bool) -> Iterator[Line]:
     text = ranks_text(value)
     if text and value.off and not titled:
         yield from said("  ✗", odd, text, width, tone=odd)
-    if value.agree is False:
+    if maybe_sum(value):
+        told = "no rank has the reference's value, and they do not add up to it: copies that should agree, or parts of a sum that is off"
+        if (other := _adds_up_elsewhere(comparison, value)) is not None:
+            told = f"these should be parts of a sum, as at {visible(other)}, and do not add up to the reference's"
+        yield from said("  ✗", odd, told, width)
+    elif value.agree is False:
         yield from said("  ✗", odd, "ranks that hold the same places hold other numbers", width)
     elif value.agree and value.kind is Placing.SHARDED:
         yield from said("  =", Tone.SAME, "ranks that hold the same places hold the same numbers", width, tone=Tone.DIM)
@@ -226,7 +254,7 @@ def _row(value: PlacedValue, parts: Sequence[Part], cells: Cells, widths: _Width
     elif len(parts) > 1:
         body, held = _everywhere(parts, widths.map), "same bits"
     else:
-        body, held = row_of_rank(None, first.rank, cells, widths.map), "whole"
+        body, held = row_of_rank(None, first.rank, cells, widths.map), "whole shape" if maybe_sum(value) else "whole"
     error = first.error
     bar_tone = odd or (rank_tone(first.rank) if len(parts) == 1 else Tone.PLAIN)
     return line(
@@ -258,11 +286,15 @@ def _figure(error: float) -> str:
     return figure(None if math.isnan(error) else error)
 
 
-def nothing_lines(comparison: Comparison, width: int) -> list[Line]:
-    """What is said where no value of the site is made up of ranks' parts."""
+def nothing_lines(comparison: Comparison, row: int, width: int) -> list[Line]:
+    """What is said where no value of the site is made up of ranks' parts, or none is yet."""
+    source, own = np.asarray(comparison.pairs["source"]), np.asarray(comparison.pairs["site"]) == row
+    if (source[own] == Source.PENDING).any():
+        told = "Not compared yet: how the ranks make up the values of this site is found when they are."
+        return said("  ·", Tone.UNKNOWN, told, width)
     many = len(comparison.placed["pair"]) > 0
     why = "The target is one process, or each of its processes was compared by itself: there are no parts to put together."
-    if many:
+    if many or (source == Source.PENDING).any():
         why = "No value of this site is made up of the parts of several ranks."
     elif comparison.reference is None:
         why = "The ranks were held against each other: without a reference nothing says what their parts make up."

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from layerdiff.errors import TraceError
 from layerdiff.measure.along_axis import Element
 from layerdiff.measure.blocks import Blocks
-from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import count
+from layerdiff.rows.put_together import of_ranks, put_together
 from layerdiff.rows.traces import Traces
+from layerdiff.rows.unreadable import why_unreadable
 from layerdiff.rows.values import Shape, index_of, index_text, value_name
 from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import Dtype
 from layerdiff.trace.reader import StoredValue, TraceFile
-from layerdiff.trace.schema import Storage, ValueKind
 
 WHOLE: Final = 1 << 24
 """Elements: a value of up to as many is read whole, a larger one every k-th row."""
@@ -114,6 +114,8 @@ class Tensor:
     """A row is a run of a vector, and no index of the axes before the last."""
     every: int
     """1, or k where the sample is every k-th row."""
+    made_of: str = ""
+    """Of a value that ranks hold, in words: of which of them this is, and how."""
 
     @property
     def count(self) -> int:
@@ -189,19 +191,24 @@ def _real_apart(x: float, y: float) -> float:
     return 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else math.inf
 
 
-def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int = WHOLE) -> Tensor:
-    """Both values of a pair.
+def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int = WHOLE, part: int | None = None) -> Tensor:
+    """Both values of a pair; of ranks put together, or of the rank at number `part` of `ranks_of` alone.
 
     Raises TraceError, in words for a user, where a trace is not there, no bytes were kept, or the two cannot be held against each other.
     """
-    row = int(comparison.pairs["site"][pair])
-    sides = Both(*(_side(traces, comparison, row, pair, name) for name in ("reference", "target")))
+    row, made_of = int(comparison.pairs["site"][pair]), ""
+    if of_ranks(comparison, pair):
+        logical = put_together(traces, comparison, pair, part)
+        shape, made_of = logical.shape, logical.said
+        sides = logical.sides.map(lambda side: OneSide(side.dtype, int(side.bits.size), Held(side.dtype, side.bits.reshape(-1))))
+    else:
+        sides = Both(*(_side(traces, comparison, row, pair, name) for name in ("reference", "target")))
+        shape = value_name(comparison, pair, "reference").shape or ()
     r, t = sides.reference, sides.target
-    shape = value_name(comparison, pair, "reference").shape or ()
     if r.count != t.count:
         raise TraceError(f"the shapes do not fit: {count(r.count)} elements in the reference, {count(t.count)} in the target")
     columns, wrapped = layout(shape, r.count)
-    return Tensor(shape, sides, columns, wrapped, max(1, -(-r.count // whole)))
+    return Tensor(shape, sides, columns, wrapped, max(1, -(-r.count // whole)), made_of)
 
 
 def layout(shape: Shape, elements: int) -> tuple[int, bool]:
@@ -222,18 +229,11 @@ def _side(traces: Traces, comparison: Comparison, row: int, pair: int, name: str
     expected = value_name(comparison, pair, name)
     if value >= len(file.values) or file.dtype_name(value) != expected.dtype or file.shape(value) != expected.shape:
         raise TraceError(f"{file.path} is not the {name} that was compared: its values are others. Compare the two again.")
-    dtype = file.dtype(value)
-    if dtype is None:
-        raise TraceError(f"{expected.dtype} of the {name} is a type that this version does not know")
-    if dtype.kind == "bits":
-        raise TraceError(f"{dtype.name} of the {name} is a type without numbers: only its bits are compared")
-    stored = file.stored(value)
-    if stored is None:
-        reason = file.text(int(file.values.reason[value])) or "the keep policy"
-        weight = int(file.values.kind[value]) in (ValueKind.PARAMETER, ValueKind.BUFFER)
-        option = "--weights used" if weight else "--keep full"
-        raise TraceError(f"the {name} kept no bytes of this value ({visible(reason)}): record it again with {option}")
-    if int(file.values.storage[value]) == Storage.VIEW:
+    if why := why_unreadable(file, value, f"the {name}"):
+        raise TraceError(why)
+    dtype, stored = file.dtype(value), file.stored(value)
+    assert dtype is not None and stored is not None
+    if stored.place is None and stored.count:  # made of other values, or in a checkpoint
         return OneSide(dtype, stored.count, Held(dtype, _of_view(file, value, name)))
     return OneSide(dtype, stored.count, stored)
 

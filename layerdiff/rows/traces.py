@@ -46,8 +46,14 @@ class Traces:
         return file, call
 
     def target_files(self, comparison: Comparison) -> list[TraceFile]:
-        """Every file of the target, one a process, in the order of the column `target_file`. Raises TraceError as `file` does."""
-        run = comparison.target
+        """Every file of the target, as `files`."""
+        return self.files(comparison, "target")
+
+    def files(self, comparison: Comparison, side: str) -> list[TraceFile]:
+        """Every file of a side, one a process, in the order of its column of the sites. Raises TraceError as `file` does."""
+        run = getattr(comparison, side)
+        if run is None:
+            raise TraceError(f"there is no {side}: the ranks were held against each other")
         folder = Path(run.path)
         with self._lock:
             found = []
@@ -55,7 +61,7 @@ class Traces:
                 path = folder / name if folder.is_dir() else folder
                 file = self._files.get(path)
                 if file is None:
-                    file = self._files[path] = self._open(comparison, path, str(path), "target")
+                    file = self._files[path] = self._open(comparison, path, str(path), side)
                 found.append(file)
         return found
 

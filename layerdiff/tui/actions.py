@@ -79,6 +79,7 @@ TENSOR_ACTIONS: Final = (
     Action("c", "calls", "c", "calls", "The operator calls around this value"),
     Action("o", "order", "o", "", "How this operator call added up: a defect, or another order of the same sum"),
     Action("r", "ranks", "r", "", "Which rank holds what of this site's values, and which rank is off"),
+    Action("R", "next_rank", "R", "", "Of a value of ranks: all together, then what each rank holds by itself"),
     *_CLOSER,
 )
 """On the tensor screen."""

@@ -5,6 +5,7 @@ Whoever runs it reads `comparison` afterwards, for the exit code.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterable
 from functools import partial
@@ -15,6 +16,7 @@ from textual.screen import Screen
 
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.actions import LAYERS_ACTIONS
+from layerdiff.tui.impatient import Impatient
 from layerdiff.tui.messages import Progress, Rejudge
 from layerdiff.tui.palette import DARK, LIGHT, theme_of
 from layerdiff.tui.screens.layers import LayersScreen
@@ -24,8 +26,15 @@ class LayerdiffApp(App[None]):
     """The terminal for one comparison, made already or on its way."""
 
     TITLE = "layerdiff"
-    BINDINGS = [Binding("q", "quit", "Leave", show=False)]  # noqa: RUF012  # textual's way
-    CSS = "Toast { background: $panel; }"
+    BINDINGS = [  # noqa: RUF012  # textual's way
+        Binding("q", "quit", "Leave", show=False),
+        Binding("ctrl+c", "quit", "Leave", show=False, priority=True),  # else textual advises another key than ours
+    ]
+    CSS = """
+    ToastRack { margin: 0; }
+    Toast { background: $panel; width: auto; max-width: 100%; margin: 0; padding: 0 1; }
+    """
+    """What is said for a moment takes the line of the keys, and hides nothing else where it fits there."""
 
     def __init__(self, source: Comparison | Iterable[Progress], *, rejudge: Rejudge | None = None, dark: bool = True) -> None:
         """`source` is a comparison, or the states of a running one; `rejudge(comparison, profile)` judges again."""
@@ -37,6 +46,15 @@ class LayerdiffApp(App[None]):
     def comparison(self) -> Comparison | None:
         """What is shown, or was last; None if nothing came."""
         return self._first.comparison
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is shown is the whole comparison, and not what was known when somebody stopped it."""
+        return self._first.complete
+
+    def on_load(self) -> None:
+        """Before any worker runs: leaving must not wait for one."""
+        asyncio.get_running_loop().set_default_executor(Impatient(thread_name_prefix="layerdiff"))
 
     def on_mount(self) -> None:
         """Own themes, before anything is drawn."""

@@ -152,7 +152,7 @@ def test_a_value_that_all_ranks_hold_is_replicated() -> None:
 def test_a_rank_with_other_numbers_is_said_and_gives_the_error() -> None:
     whole = numbers(40, 50)
     placement = infer(whole, [whole, 1.25 * whole])
-    assert "replicated, and the ranks differ" == placement.name
+    assert "whole shapes, and the ranks differ" == placement.name
     assert pytest.approx(0.25) == placement.error
 
 

@@ -22,6 +22,19 @@ def test_the_title_is_as_wide_as_the_screen(width: int) -> None:
     assert title(comparison(), width).width in ({width} if width >= 60 else range(width, 60))
 
 
+def test_both_runs_are_named_whole_before_the_program_is() -> None:
+    made = comparison()
+
+    def shown(reference: str, target: str, width: int) -> str:
+        assert made.reference is not None
+        named = replace(made, reference=replace(made.reference, label=reference), target=replace(made.target, label=target))
+        return title(named, width).plain
+
+    assert shown("llama fp32", "llama bf16", 120).startswith(" layerdiff   reference llama fp32 ⇄ target llama bf16")
+    assert shown("llama fp32", "llama bf16", 80).startswith(" layerdiff  llama fp32 ⇄ llama bf16 ")
+    assert shown("SmallLlama float32 cpu", "SmallLlama float32 npu", 80).startswith(" SmallLlama float32 cpu ⇄ SmallLlama float32 npu ")
+
+
 def test_the_answer_names_the_first_origin_and_the_worst() -> None:
     one = comparison(faults={NORM: Verdict.DEFECT})
     two = comparison(faults={NORM: Verdict.DEFECT, ACT: Verdict.BROKEN}, notices=[Notice("dtype-mismatch", "bf16 against fp32")])

@@ -79,6 +79,17 @@ def test_both_sides_where_they_differ_and_one_where_not(rows: Rows) -> None:
     assert all(line.width <= 60 for line in call_detail(rows, add, both, 60))
 
 
+@pytest.mark.parametrize("width", [120, 80])
+def test_an_operand_that_other_calls_made_names_both_makers_whole(rows: Rows, width: int) -> None:
+    add = row_of(rows, f"{NORM}/aten.add.Tensor#0")
+    makers = [f"model.layers.3.mlp.{name}_proj/aten._unsafe_view.default#0" for name in ("up", "gate")]
+    both = Both(*(CallRecord("", (), {"in[0]": maker}) for maker in makers))
+    lines = [line.plain.strip() for line in call_detail(rows, add, both, width)]
+    assert any(line.endswith(f"reference {makers[0]}") for line in lines)
+    assert f"target    {makers[1]}" in lines
+    assert all(line.width <= width for line in call_detail(rows, add, both, width))
+
+
 def test_a_call_of_one_side_lists_what_its_own_trace_says(rows: Rows) -> None:
     lone = row_of(rows, f"{NORM}/npu.rms_norm.default#0")
     mine = CallRecord("npu.py:3 forward", (), {"in[0]": "a.b"}, {"out": "bfloat16 [2,3]", "in[0]": "float32 [2,3]"})

@@ -25,6 +25,36 @@ def test_share_amounts_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> No
     assert "50%  5 B of 10 B  1 B/s  8 s left" in pace.line(80).plain
 
 
+def test_without_a_total_there_is_neither_share_nor_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("layerdiff.rows.pace.monotonic", lambda: now)
+    pace = Pace()
+    pace.to(0, None)
+    now = 104.0
+    pace.to(28_160, None)
+    text = pace.line(80).plain
+    assert "28,160 so far  7040/s  for 4 s  esc stops" in text
+    assert not any(word in text for word in ("%", " of ", "left"))
+    now = 104.5
+    assert text != pace.line(80).plain, "the bar moves"
+
+
+def test_what_takes_longer_than_it_was_to_names_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("layerdiff.rows.pace.monotonic", lambda: now)
+    pace = Pace()
+    pace.to(0, 100)
+    now = 102.0
+    pace.to(50, 100)
+    assert "2 s left" in pace.line(80).plain
+    now = 103.0
+    assert "1 s left" in pace.line(80).plain
+    now = 110.0
+    assert "left" not in pace.line(80).plain and "50%" in pace.line(80).plain
+    pace.to(100, 100)
+    assert "left" not in pace.line(80).plain
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
 def test_it_is_as_wide_as_the_screen(width: int) -> None:
     pace = Pace()

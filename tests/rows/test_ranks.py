@@ -17,7 +17,7 @@ from layerdiff.rows.tones import Tone, rank_tone
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.placements import Placements
 from tests.comparisons import comparison
-from tests.ranked import ATTENTION, LAYER, NAN, Made, contiguous, four_ranks, fused, strided, with_placed, zigzag
+from tests.ranked import ATTENTION, LAYER, NAN, Made, contiguous, four_ranks, fused, partial, strided, with_placed, zigzag
 
 
 def drawn(held: Sequence[Sequence[int]], size: int, width: int) -> list[str]:
@@ -180,6 +180,20 @@ def test_replicas_that_differ_a_little_are_said_too() -> None:
     assert " 2 ranks, 1 value  ✗ ranks that should hold the same differ" == lines_of(made, "lm_head")[1]
 
 
+def test_what_may_be_parts_of_a_sum_is_not_called_copies() -> None:
+    name, mlp = "whole shapes, and the ranks differ", f"{LAYER}.mlp"
+    made = with_placed(comparison(layers=4), {mlp: Made(Placing.REPLICATED, name, [0.539, 1.2], agree=False)})
+    text = lines_of(made, mlp)
+    assert " 2 ranks, 1 value  ✗ the ranks differ, and do not add up" == text[1]
+    said = " ".join(" ".join(text).split())
+    assert "they do not add up to it: copies that should agree, or parts of a sum that is off" in said
+    assert "that hold the same places" not in said
+    other = mlp.replace(LAYER, "model.layers.0")
+    assert other != mlp
+    made = with_placed(made, {other: partial(2), mlp: Made(Placing.REPLICATED, name, [0.539, 1.2], agree=False)})
+    assert f"  ✗  these should be parts of a sum, as at {other}, and do not add up to the reference's" in lines_of(made, mlp, 120)
+
+
 def test_shared_parts_that_agree_and_other_readings() -> None:
     assert "  =  ranks that hold the same places hold the same numbers" in lines_of(four_ranks(), f"{ATTENTION}.k_proj")
     text = "\n".join(lines_of(four_ranks(), f"{ATTENTION}.v_proj"))
@@ -239,7 +253,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     made = four_ranks()
     for row in range(len(made.sites["site"])):
         values = values_of(made, Placements(made), row)
-        lines = [*title_lines(made, row, "x" * 300, values, width), *nothing_lines(made, max(50, width))]
+        lines = [*title_lines(made, row, "x" * 300, values, width), *nothing_lines(made, row, max(50, width))]
         assert all(one.width <= max(50, width) for one in [*lines, *map_lines(made, row, values, width)])
 
 
@@ -268,5 +282,5 @@ def test_a_strangers_names_move_no_cursor() -> None:
 
 def test_a_site_without_parts_says_so() -> None:
     made = four_ranks(faults={LAYER: Verdict.DEFECT})
-    assert "No value of this site is made up of the parts of several ranks." in nothing_lines(made, 100)[0].plain
-    assert "The target is one process" in nothing_lines(comparison(layers=1), 100)[0].plain
+    assert "No value of this site is made up of the parts of several ranks." in nothing_lines(made, 0, 100)[0].plain
+    assert "The target is one process" in nothing_lines(comparison(layers=1), 0, 100)[0].plain

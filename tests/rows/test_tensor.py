@@ -16,7 +16,7 @@ from layerdiff.errors import TraceError
 from layerdiff.rows.axes import bars_of, spread
 from layerdiff.rows.elements import decimal, element_lines, fields, hexadecimal, ulps
 from layerdiff.rows.examined import Examined, examine
-from layerdiff.rows.grid import Grid, Shown, flat_of
+from layerdiff.rows.grid import Grid, Shown, flat_of, no_element
 from layerdiff.rows.measures import histogram_lines, number_lines
 from layerdiff.rows.picture import ODD, UNKNOWN_LEVEL, picture_of
 from layerdiff.rows.tensor import Held, OneSide, Tensor, layout, open_tensor
@@ -197,6 +197,17 @@ def test_grid_lines() -> None:
 def test_an_index_that_is_typed(typed: str, expected: int | None) -> None:
     x = np.zeros((2, 3, 4), np.float32)
     assert expected == flat_of(typed, held(x, x))
+
+
+def test_an_index_that_is_not_there_says_what_one_is() -> None:
+    for shape, said in [
+        ((2, 3, 4), "no element 99,1: an index is 3 numbers up to 1, 2, 3, or one up to 23"),
+        ((7,), "no element 99,1: an index is a number up to 6"),
+        ((), "no element 99,1: this value is a single number"),
+        ((0, 2), "this value has no elements"),
+    ]:
+        x = np.zeros(shape, np.float32)
+        assert said == no_element("99,1", held(x, x))
 
 
 def test_histogram_joins_buckets_and_loses_none() -> None:

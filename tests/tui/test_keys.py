@@ -284,6 +284,55 @@ async def test_q_leaves() -> None:
     assert (app.return_code, app.comparison is not None and app.comparison.defect) == (0, True)
 
 
+async def test_what_is_said_for_a_moment_hides_only_the_keys_and_stays_on_its_screen() -> None:
+    app = faulty_app()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.pause(0.2)
+        before = painted(app)
+        await after(pilot, "right_square_bracket")
+        await pilot.pause(0.2)
+        assert "no later call of this site" in painted(app)[-1]
+        assert before[:-1] == painted(app)[:-1]
+        await after(pilot, "i")
+        await pilot.pause(0.2)
+        assert not any("no later call" in line for line in painted(app))
+
+
+async def test_all_of_a_site_fits_a_small_screen() -> None:
+    app = faulty_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await after(pilot, "a")
+        at = next(i for i, text in enumerate(painted(app)) if text.strip().startswith("value "))
+        assert "worst at" in painted(app)[at] and painted(app)[at + 1].strip().startswith("out ")
+
+
+async def test_ctrl_c_leaves_too() -> None:
+    app = faulty_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await after(pilot, "slash", "ctrl+c")
+    assert (0, True) == (app.return_code, app.complete)
+
+
+async def test_leaving_waits_for_nobody_and_half_a_comparison_is_no_answer() -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def states() -> Iterator[Progress]:
+        yield next(filling_in(faulty(), steps=4))
+        go_on.wait(20)
+        ended.set()
+
+    app = LayerdiffApp(states())
+    try:
+        async with app.run_test(size=SIZE) as pilot:
+            await until(pilot, lambda: screen_of(app).rows is not None)
+            await after(pilot, "q")
+        await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), 5)
+        assert not ended.is_set(), "it computes still"
+        assert (0, False) == (app.return_code, app.complete)
+    finally:
+        go_on.set()
+
+
 async def test_the_mouse_selects_folds_opens_and_scrolls() -> None:
     app = faulty_app()
     async with app.run_test(size=SIZE) as pilot:
@@ -389,6 +438,7 @@ async def test_escape_stops_and_keeps_what_is_there() -> None:
         await after(pilot, "escape")
         await until(pilot, lambda: screen_of(app).comparing is None)
         assert closed.is_set(), "the generator was closed"
+        assert not app.complete
         assert app.comparison is not None
         assert screen_of(app).rows is not None
 

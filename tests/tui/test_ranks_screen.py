@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
-from layerdiff.compare import compare_traces
+from layerdiff.compare import Progress, compare_in_steps, compare_traces
 from layerdiff.errors import TraceError
+from layerdiff.judge.tables import Source
 from layerdiff.progress import tell
 from layerdiff.rows.table import Rows
 from layerdiff.rows.traces import Traces
@@ -28,6 +30,7 @@ from tests.ranks import Rank
 Snap = Callable[..., bool]
 SIZE = (120, 40)
 SMALL = (80, 24)
+CAPTURES = Path(__file__).parents[2] / "captures"
 Q_PROJ = f"{ATTENTION}.q_proj"
 
 
@@ -267,3 +270,43 @@ def test_light(snap_compare: Snap) -> None:
         await opened(pilot, made, Q_PROJ)
 
     assert snap_compare(LayerdiffApp(made, dark=False), terminal_size=SMALL, run_before=ranks)
+
+
+async def test_while_it_compares_and_the_maps_when_they_come() -> None:
+    reference, target = CAPTURES / "missing_all_reduce" / "reference.h5", CAPTURES / "missing_all_reduce" / "target"
+    go_on = Event()
+
+    def states() -> Iterator[Progress]:
+        first, *others = compare_in_steps(reference, target, snapshot_seconds=1000.0)
+        yield replaced(first)
+        go_on.wait(20)
+        yield others[-1]
+
+    def replaced(progress: Progress) -> Progress:
+        """As nothing was measured: the arrays of a comparison in the making go on being filled."""
+        made = progress.comparison
+        pairs = {**made.pairs, "source": np.full_like(made.pairs["source"], Source.PENDING)}
+        blank = {name: column[:0] for name, column in made.placed.items()}
+        return Progress(progress.done, progress.total, lambda: replace(made, pairs=pairs, placed=blank))
+
+    app = LayerdiffApp(states())
+    async with app.run_test(size=SIZE) as pilot:
+        while not isinstance(app.screen, LayersScreen) or app.screen.rows is None:
+            await pilot.pause(0.05)
+        await pilot.press("enter", "v")
+        await pilot.pause(0.3)
+        assert "not compared yet" in painted(app)
+        await pilot.press("r")
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, RanksScreen)
+        assert "Not compared yet: how the ranks make up the values" in painted(app)
+        assert "one process" not in painted(app)
+        go_on.set()
+        await settled(pilot)
+        assert "Not compared yet" not in painted(app)
+        assert "── out" in painted(app)
+        await pilot.press("escape")
+        await settled(pilot)
+        assert isinstance(app.screen, TensorScreen)
+        assert "not compared yet" not in painted(app)
+        assert app.screen.examined is not None and app.screen.examined.tensor.made_of

@@ -257,3 +257,22 @@ async def test_how_far_measuring_is(compared: Comparison, monkeypatch: pytest.Mo
         tabs.measuring((0, 8))
         tabs._passes = (2, 8)
         assert tabs.lines_at(120)[0].plain.endswith(" ━━──────── pass 2 of 8, 9 s left, esc stops ")
+
+
+@pytest.mark.parametrize("size", [SIZE, (80, 24)])
+async def test_which_ranks_are_shown_is_said_above(size: tuple[int, int]) -> None:
+    ranked = compare_traces(CAPTURES / "missing_all_reduce" / "reference.h5", CAPTURES / "missing_all_reduce" / "target")
+    app = LayerdiffApp(ranked)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("n")
+        await opened(pilot, "1")
+        assert "the sum of 2 ranks" == painted(app).splitlines()[2].strip()
+        assert "relative L2        2.996559e-7" in painted(app)
+        found = []
+        for _ in range(3):
+            await pilot.press("R")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            found.append(painted(app).splitlines()[2].strip())
+        each = [f"rank {rank} of 2: its part of the sum, against the whole" for rank in range(2)]
+        assert [*each, "the sum of 2 ranks"] == found

@@ -179,15 +179,12 @@ def _round(course: Course, candidates: list[Candidate], where: NDArray[np.intp],
     stand = [Standing(candidate, 0, 0, 0) for candidate in candidates]
     alive = list(range(len(stand)))
     heats, done = list(_heats(line, course.situation.terms)), 0
-    ahead = sum(part.size for part in heats)
     for part in heats:
         taken = course.summing.take(part)
-        total = done + ahead * len(alive)
         for i in alive:
-            tell(done, total)
+            tell(done)  # whoever misses a result is out: how many sums are left is known at the end
             stand[i] = stand[i].plus(_standing(course, candidates[i], taken, part))
             done += part.size
-        ahead -= part.size
         alive = [i for i in alive if 2 * stand[i].tried >= stand[i].asked and stand[i].made >= stand[i].tried - 1]
         if not alive:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.screen import Screen
@@ -38,6 +38,10 @@ class BaseScreen(Screen[None]):
     """Of this screen, for its keys, footer, help and palette."""
     WORDS: ClassVar[Sequence[tuple[str, str]]] = ()
     """Words of this screen and what they mean, for its help."""
+
+    def on_screen_suspend(self) -> None:
+        """What was said here is not about the screen that comes."""
+        self.app.clear_notifications()
 
     def selected(self) -> Selected | None:
         """The site under the cursor; None where there is none."""
@@ -93,7 +97,10 @@ class BaseScreen(Screen[None]):
         for view in self.query(LinesView):
             view.refresh()
 
-    def page(self, name: str, lines: Sequence[Line]) -> None:
+    def compared_on(self) -> None:
+        """The comparison below went on, or was judged again: `Rows` has the new state."""
+
+    def page(self, name: str, lines: Sequence[Line] | Callable[[int], Sequence[Line]]) -> None:
         """A page of text over this screen."""
         from layerdiff.tui.screens.page import Page
 
@@ -113,7 +120,7 @@ class Drilled(BaseScreen):
         """Of what a thread computes for this screen."""
         self._left = False
 
-    def hear(self, done: int, total: int) -> None:
+    def hear(self, done: int, total: int | None) -> None:
         """How far a thread is, told by itself. Raises Left, which stops it, once the screen was left."""
         if self._left:
             raise Left

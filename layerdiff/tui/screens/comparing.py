@@ -30,6 +30,8 @@ class ComparingScreen(BaseScreen):
         self.comparison: Comparison | None = source if isinstance(source, Comparison) else None
         self.comparing: Worker[None] | None = None
         """The worker while it compares."""
+        self.complete = self.comparison is not None
+        """Whether comparing came to its end."""
         self._source = None if isinstance(source, Comparison) else source
         self._rejudge = rejudge
         self._given: str | None = None

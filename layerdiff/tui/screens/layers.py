@@ -18,9 +18,10 @@ from layerdiff.rows.listing import Sort
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind
 from layerdiff.tui.actions import LAYERS_ACTIONS, Action, bindings
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge
-from layerdiff.tui.screens.base import Head, Selected
+from layerdiff.tui.screens.base import BaseScreen, Head, Selected
 from layerdiff.tui.screens.comparing import ComparingScreen
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.footer import KeyBar
@@ -110,7 +111,7 @@ class LayersScreen(ComparingScreen):
 
     def on_finished(self, message: Finished) -> None:
         """Nothing more comes."""
-        self.comparing = None
+        self.comparing, self.complete = None, not message.stopped
         self.rule.finish()
         if self.rows is None:
             self.table.nothing = line(("stopped before anything was compared", Tone.DIM))
@@ -118,6 +119,7 @@ class LayersScreen(ComparingScreen):
         elif message.stopped:
             self.notify("stopped; what was compared stays", timeout=4)
         self._words()
+        self._tell_above()
 
     def on_failed(self, message: Failed) -> None:
         """A worker gave up."""
@@ -139,6 +141,8 @@ class LayersScreen(ComparingScreen):
         self.rows = Rows(comparison, width=max(10, self.app.size.width - 3))
         if len(comparison.target.files) > 1:
             self.query_one(KeyBar).promote("ranks", "ranks")
+        if (comparison.sites["kind"] == CallKind.OPERATOR).any():
+            self.query_one(KeyBar).promote("calls", "calls")
         origins = self.rows.origin_rows()
         self._touched = bool(origins)
         cursor = self.rows.find(origins[0]) if origins else 0
@@ -155,6 +159,12 @@ class LayersScreen(ComparingScreen):
         self.rows.judged(comparison)
         self.curve.changed()
         self._view_changed(row)
+        self._tell_above()
+
+    def _tell_above(self) -> None:
+        for screen in self.app.screen_stack:
+            if isinstance(screen, BaseScreen) and screen is not self:
+                screen.compared_on()
 
     @property
     def _row(self) -> int | None:
@@ -385,7 +395,8 @@ class LayersScreen(ComparingScreen):
     def action_details(self) -> None:
         """See actions."""
         if self.rows is not None and len(self.rows):
-            self.page("Site", detail(self.rows, self.table.cursor, 4000))
+            rows, at = self.rows, self.table.cursor
+            self.page("Site", lambda width: detail(rows, at, 4000, table=width))
 
     def action_about(self) -> None:
         """See actions."""

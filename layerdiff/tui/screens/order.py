@@ -35,7 +35,7 @@ from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.scrolled import ScrolledLines
 
 _SOON_S: Final = 0.5
-"""Before that nothing is said of how long it takes."""
+"""Before that it is not said how long it takes."""
 _TICK_S: Final = 0.25
 _TONES: Final = {"both": Tone.ACCENT, "reference": Tone.REFERENCE, "target": Tone.TARGET}
 
@@ -140,7 +140,12 @@ class OrderScreen(Drilled):
         head.name_of_call = self._name_of_call
         yield head
         yield ScrolledLines()
-        yield KeyBar(ORDER_ACTIONS)
+        yield KeyBar(self._useful())
+
+    def _useful(self) -> Sequence[Action]:
+        """The actions that do something: without a report there is nothing to turn or to scroll, and of one side nothing to turn."""
+        useless = {"next_part", "next_side"} if self.report is None else {"next_side"} if len(sides_of(self.report)) == 1 else set()
+        return [action for action in ORDER_ACTIONS if action.name not in useless]
 
     def on_mount(self) -> None:
         """Begin, once the screen is painted."""
@@ -191,6 +196,7 @@ class OrderScreen(Drilled):
 
     def _finish(self) -> None:
         self._ticking.stop()
+        self.query_one(KeyBar).offer(self._useful())
         self._words()
 
     def _words(self) -> None:
@@ -204,10 +210,8 @@ class OrderScreen(Drilled):
             return order_lines(self.report, width, side=self.side)
         if self.why is not None:
             return [line((text, Tone.NOTICE)) for text in wrap(f"∅ {visible(self.why)}", width, lines=12)]
-        elapsed = monotonic() - self._began
-        if elapsed < _SOON_S:
-            return []
-        return [line(("adding it up again, in every order that is known: sums made", Tone.DIM)), line(), self.pace.line(width)]
+        said = line(("adding it up again, in every order that is known: sums made", Tone.DIM))
+        return [said] if monotonic() - self._began < _SOON_S else [said, line(), self.pace.line(width)]
 
     # actions
 

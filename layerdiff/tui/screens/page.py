@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -15,6 +15,9 @@ from layerdiff.rows.cells import cell_width, wrap
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.tui.palette import palette_of, strip_of
 from layerdiff.tui.widgets.lines import LinesView
+
+Text = Sequence[Line] | Callable[[int], Sequence[Line]]
+"""What a page shows: lines that go on below themselves where they are too long, or what makes them for so many cells."""
 
 
 class PageText(ScrollView, can_focus=True):
@@ -31,7 +34,7 @@ class PageText(ScrollView, can_focus=True):
         Binding("space", "page_down", show=False),
     ]
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Text) -> None:
         super().__init__()
         self._source = lines
         self._lines: list[Line] = []
@@ -39,7 +42,8 @@ class PageText(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         """Wrap to the new width."""
         width = max(10, self.size.width - 4)
-        self._lines = [piece for source in self._source for piece in _wrapped(source, width)]
+        lines = self._source(width) if callable(self._source) else self._source
+        self._lines = [piece for source in lines for piece in _wrapped(source, width)]
         self.virtual_size = Size(self.size.width, len(self._lines))
         self.refresh()
 
@@ -80,7 +84,7 @@ class Page(ModalScreen[None]):
     """
     BINDINGS = [Binding("escape,q,enter", "dismiss", show=False)]  # noqa: RUF012  # textual's way
 
-    def __init__(self, title: str, lines: Sequence[Line]) -> None:
+    def __init__(self, title: str, lines: Text) -> None:
         super().__init__()
         self._title, self._text = title, lines
 

@@ -90,7 +90,6 @@ class RanksScreen(Drilled):
         self._began = monotonic()
         self._met: list[Meeting] | str | None = None
         self._rows, self.row, self._traces = rows, row, traces
-        self._placements = rows.placements
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
@@ -108,15 +107,26 @@ class RanksScreen(Drilled):
         self.row = row
         self._met, self._began = None, monotonic()
         self._ticking.resume()
-        comparison = self._rows.comparison
+        self._place()
+        self._words(from_top=True)
+        self._meet(row)
+
+    def _place(self) -> None:
+        """What is known by now of the ranks' values."""
+        comparison, row = self._rows.comparison, self.row
         name = self._rows.names.full(int(self._rows.tree.place_of[row]))
-        values = values_of(comparison, self._placements, row)
+        values = values_of(comparison, self._rows.placements, row)
         head = self.query_one(RanksHead)
         head.made = lambda width: title_lines(comparison, row, name, values, width)
         head.refresh()
         self._values = values
-        self._words(from_top=True)
-        self._meet(row)
+
+    def compared_on(self) -> None:
+        """Maps come as values are put together."""
+        self._place()
+        if self._met is not None:
+            self._verdicts = verdicts_of(self._rows.comparison)
+        self._words(from_top=False)
 
     def _words(self, *, from_top: bool) -> None:
         self.query_one(ScrolledLines).show(self._lines, from_top=from_top)
@@ -135,7 +145,7 @@ class RanksScreen(Drilled):
         elif self._met:
             outer = comparison.texts[int(comparison.sites["site"][self.row])] or ""
             met = meeting_lines(self._met, self._verdicts, width, outer=outer)
-        return [*(lines or nothing_lines(comparison, width)), *([line()] if met else []), *met]
+        return [*(lines or nothing_lines(comparison, self.row, width)), *([line()] if met else []), *met]
 
     def _tick(self) -> None:
         if self._met is None:
@@ -181,7 +191,7 @@ class RanksScreen(Drilled):
         place = int(tree.place_of[self.row]) + by
         while 0 <= place < len(tree):
             row = int(tree.row[place])
-            if self._placements.of_site(row):
+            if self._rows.placements.of_site(row):
                 self._show(row)
                 return
             place += by

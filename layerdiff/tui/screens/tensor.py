@@ -21,8 +21,9 @@ from layerdiff.errors import LayerdiffError
 from layerdiff.rows.cells import cell_width, shorten, visible, wrap
 from layerdiff.rows.elements import element_lines
 from layerdiff.rows.examined import Examined, examine
-from layerdiff.rows.grid import flat_of
+from layerdiff.rows.grid import flat_of, no_element
 from layerdiff.rows.measures import stored_lines
+from layerdiff.rows.put_together import of_ranks, ranks_of
 from layerdiff.rows.table import Rows
 from layerdiff.rows.tensor import open_tensor
 from layerdiff.rows.tones import Line, Tone, line, mark
@@ -91,6 +92,7 @@ class TensorScreen(Drilled):
         """A pass over the values was made."""
 
         pair: int
+        part: int | None
         examined: Examined
 
     @dataclass
@@ -111,6 +113,8 @@ class TensorScreen(Drilled):
         self.active = "worst"
         self._lower = "worst"
         self.examined: Examined | None = None
+        self._part: int | None = None
+        """Of a value of ranks: the number of the one that is shown by itself."""
 
     @property
     def pair(self) -> int | None:
@@ -132,6 +136,8 @@ class TensorScreen(Drilled):
 
     def on_mount(self) -> None:
         """Begin to read, once the screen is painted: a worker would hold the interpreter meanwhile."""
+        if len(self._rows.comparison.placed["pair"]):
+            self.query_one(KeyBar).promote("next_rank", "each rank")
         self._lay_out()
         self._words()
         self.call_after_refresh(self._begin)
@@ -146,22 +152,23 @@ class TensorScreen(Drilled):
 
     def _begin(self) -> None:
         self.examined = None
+        self.query_one(NumbersPane).instead = None
         for pane in self.query(Pane):
             pane.examine(None)
         self._words()
         if self.pair is None:
             self._say("no value of this call was recorded on both sides")
         else:
-            self._measure(self.pair)
+            self._measure(self.pair, self._part)
 
     @work(thread=True, exclusive=True, group="tensor", exit_on_error=False)
-    def _measure(self, pair: int) -> None:
+    def _measure(self, pair: int, part: int | None) -> None:
         worker = get_current_worker()
         try:
-            for examined in examine(open_tensor(self._traces, self._rows.comparison, pair)):
+            for examined in examine(open_tensor(self._traces, self._rows.comparison, pair, part=part)):
                 if worker.is_cancelled:
                     return
-                self.post_message(self.Measured(pair, examined))
+                self.post_message(self.Measured(pair, part, examined))
         except (LayerdiffError, OSError, ValueError) as error:
             self.post_message(self.Unreadable(pair, str(error)))
         except Exception as error:  # a fault of ours must reach the user as a sentence, not as a dead screen
@@ -169,7 +176,7 @@ class TensorScreen(Drilled):
 
     def on_tensor_screen_measured(self, message: Measured) -> None:
         """Show what came."""
-        if message.pair == self.pair:
+        if message.pair == self.pair and message.part == self._part:
             self.examined = message.examined
             for pane in self.query(Pane):
                 pane.examine(message.examined)
@@ -179,6 +186,14 @@ class TensorScreen(Drilled):
         """Say why, beside what the comparison keeps."""
         if message.pair == self.pair:
             self._say(message.why)
+
+    def compared_on(self) -> None:
+        """Another verdict; and values of ranks that can be put together only now."""
+        refused = self.query_one(NumbersPane).instead is not None
+        if refused and self.pair is not None and of_ranks(self._rows.comparison, self.pair):
+            self._begin()
+        else:
+            self._words()
 
     def _say(self, why: str) -> None:
         comparison, pair, pane = self._rows.comparison, self.pair, self.query_one(NumbersPane)
@@ -207,7 +222,9 @@ class TensorScreen(Drilled):
 
     def _words(self) -> None:
         width = self.app.size.width
-        self.query_one(Head).show(self._head(width))
+        head, lines = self.query_one(Head), self._head(width)
+        head.styles.height = max(2, len(lines))
+        head.show(lines)
         tabs = self.query_one(Tabs)
         tabs.active = self.active
         known = self.examined
@@ -234,7 +251,9 @@ class TensorScreen(Drilled):
             (f" {position(comparison, self.pair)}  ", Tone.STRONG), ("reference ", Tone.DIM), (reference.text, Tone.REFERENCE),
             ("  ⇄  target ", Tone.DIM), (target.text, Tone.TARGET), (of, Tone.DIM),
         )  # fmt: skip
-        return [first, second.clipped(width)]
+        made_of = self.examined.tensor.made_of if self.examined is not None else ""
+        third = [line((f" {made_of}", Tone.NOTICE)).clipped(width)] if made_of else []
+        return [first, second.clipped(width), *third]
 
     def _status(self) -> None:
         pane, width = self._pane, max(10, self.app.size.width - 2)
@@ -327,8 +346,18 @@ class TensorScreen(Drilled):
 
     def _to_value(self, by: int) -> None:
         if len(self._pairs) > 1:
-            self._at = (self._at + by) % len(self._pairs)
+            self._at, self._part = (self._at + by) % len(self._pairs), None
             self._begin()
+
+    def action_next_rank(self) -> None:
+        """See actions."""
+        ranks = [] if self.pair is None else ranks_of(self._rows.comparison, self.pair)
+        if len(ranks) < 2:
+            self.notify("this value is not made up of several ranks", timeout=3)
+            return
+        after = 0 if self._part is None else self._part + 1
+        self._part = after if after < len(ranks) else None
+        self._begin()
 
     def selected(self) -> Selected | None:
         """The site shown."""
@@ -359,8 +388,8 @@ class TensorScreen(Drilled):
     def on_search_box_left(self, message: SearchBox.Left) -> None:
         """Done with typing."""
         typed = self.query(SearchBox).first().value.strip()
-        if message.keep and typed and not self._to_index(typed):
-            self.notify(f"no element {visible(typed)}", markup=False, timeout=3)
+        if message.keep and typed and self.examined is not None and not self._to_index(typed):
+            self.notify(no_element(typed, self.examined.tensor), markup=False, timeout=5)
         self.query(SearchBox).remove()
         self.set_focus(None)
 

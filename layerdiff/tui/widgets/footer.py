@@ -22,6 +22,11 @@ class KeyBar(LinesView):
         self._actions = actions
         self._targets: list[tuple[int, int, str]] = []
 
+    def offer(self, actions: Sequence[Action]) -> None:
+        """Show other actions: those that do something now."""
+        self._actions = actions
+        self.refresh()
+
     def promote(self, name: str, short: str) -> None:
         """Show an action that matters here, and not everywhere, behind the first few."""
         chosen = [action._replace(short=short) for action in self._actions if action.name == name]

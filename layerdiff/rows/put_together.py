@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED
 from layerdiff.align.placement import PAD, Placement
 from layerdiff.align.placements import infer
 from layerdiff.align.runs import Run
@@ -116,7 +117,7 @@ def _readings(value: PlacedValue, ours: Sequence[_Part], theirs: Sequence[_Part]
     numbers, files = tuple(range(len(ours))), Both(tuple(file for file, _ in ours), tuple(file for file, _ in theirs))
     for same in (None, True, False):  # whether the two runs are cut alike was told by all weights
         mine, other = (tuple((i, one) for i, (_, one) in enumerate(side)) for side in (ours, theirs))
-        _, placed = measure_both(files, mine, other, {}, same, Both([], []))
+        _, placed = measure_both(files, mine, other, {}, same, Both([], []), NOTHING_FILLED)
         if placed is not None and placed.ours is not None and placed.placement.name == value.name and len(placed.our_files) == len(numbers):
             yield placed.placement, joined(placed.ours, placed.shape or value.shape, [kept(file, one) for file, one in ours]), held
 

@@ -104,14 +104,14 @@ def tokens_of(runs: Both[Recorded], body: Body) -> Shape | None:
     return () if differ else None
 
 
-def whole_body(runs: Both[Recorded], calls: Pair) -> Body | None:
-    """The body of a pair of calls with every child dissolved; None where the two do not take and return the same."""
+def whole_body(runs: Both[Recorded], calls: Pair, but: Mapping[Pair, Interface] = {}) -> Body | None:
+    """The body of a pair of calls with every call inside dissolved, `but` some; None where the two do not take and return the same."""
     fits = interface(runs, calls)
     if fits is None:
         return None
-    nothing: set[int] = set()
-    items = Both(tuple(runs.reference.walk(calls[0], nothing)), tuple(runs.target.walk(calls[1], nothing)))
-    return Body(calls, fits, items, {}, Both((), ()))
+    stops = Both({r for r, _ in but}, {t for _, t in but})
+    items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
+    return Body(calls, fits, items, but, Both((), ()))
 
 
 def _children(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> list[Pair]:

@@ -33,6 +33,8 @@ _CHOOSING: Final = (*_ORDERED, *_SINGLE, "argsort", "kthvalue", "median", "mode"
 def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: BodyVerdict) -> tuple[Ran, frozenset[int]]:
     """The reference's program, following the target's decisions where they hang by a rounding; and the calls where it keeps its own."""
     ours = programs.run("reference")
+    if programs.incoming.own_choices:  # each its own: where they are not the same nothing is judged
+        return ours, frozenset()
     otherwise = _by_other_calls(programs, ours, theirs)
     if otherwise:
         programs.decided_by.update(otherwise)

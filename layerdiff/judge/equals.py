@@ -67,11 +67,11 @@ class Equals:
                 return True
         return self._has_columns(value)
 
-    def holds(self, ran: Ran, beside: Mapping[int, Mapping[str, Array]]) -> Set[int]:
-        """The calls of another program whose results are all among them, and are no other value than that of the call beside it.
+    def holds(self, ran: Ran, own: Equals, beside: Mapping[int, Mapping[str, Array]]) -> Set[int]:
+        """The calls of another program, which makes `own`, whose results are all among them, and are not exchanged for one another.
 
-        Zeros and single numbers say nothing. `beside` are the results of the calls aligned with those of `ran`: q in the place of k
-        is a value that both make.
+        Zeros and single numbers say nothing. `beside` are the results of the calls aligned with those of `ran`: q in the place of k,
+        where k is made too, is a value that both make.
         """
         found = set()
         for call, results in ran.results.items():
@@ -79,7 +79,7 @@ class Equals:
             if not told or not all(made.size > 1 and np.any(made) and self.has(made) for made in told.values()):
                 continue
             there = beside.get(call, {})
-            if all(self._is(made, there[position]) for position, made in told.items() if position in there):
+            if all(self._is(made, there[position]) or not own.has(there[position]) for position, made in told.items() if position in there):
                 found.add(call)
         return found
 

@@ -7,11 +7,9 @@ save a weight that differs by more than rounding: then the reference's own is us
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.forms import same_form
@@ -22,8 +20,6 @@ from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
-_MOSTLY_ALIKE: Final = 0.5
-"""Of the tokens. Where more were routed otherwise it is the routing that is wrong, and the rest says nothing."""
 
 
 class Incoming:
@@ -88,31 +84,6 @@ class Incoming:
 
     def _fits(self, reference: int, target: int) -> bool:
         return same_form(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))
-
-    def routed_otherwise(self, body: Body) -> NDArray[np.bool_] | None:
-        """Shape (tokens,): which tokens the two runs chose otherwise for, by the choices that come into a body or are made in it.
-
-        None where there are none of two dimensions, they agree, or agree for fewer than half.
-        """
-        pairs = [values for _, values in body.interface.inputs]
-        for reference, target in self._aligned.items():
-            ours, theirs = (run.operation(call).outputs for run, call in zip(self._runs, (reference, target), strict=True))
-            pairs += [(value, theirs[position]) for position, value in ours.items() if position in theirs]
-        file = self._runs.reference.file
-        crossing = [values[0] for _, values in (*body.interface.inputs, *body.interface.outputs)]
-        shapes = [file.shape(value) for value in crossing if file.dtype_name(value) != "int64"]
-        tokens = {math.prod(shape[:-1]) for shape in shapes if len(shape) >= 2}
-        found: NDArray[np.bool_] | None = None
-        for ours_value, theirs_value in pairs:
-            kind = dtype_named(self._runs.reference.file.dtype_name(ours_value))
-            shape = self._runs.reference.file.shape(ours_value)
-            if kind is None or kind.kind != "integer" or len(shape) != 2 or shape != self._runs.target.file.shape(theirs_value):
-                continue
-            one, other = self._contents(self._runs.reference, ours_value), self._contents(self._runs.target, theirs_value)
-            apart = np.asarray((one != other).any(axis=1))
-            if apart.size in tokens and apart.any() and apart.mean() <= _MOSTLY_ALIKE and found is None:
-                found = apart
-        return found
 
     def reader(self, value: int) -> tuple[int, str] | None:
         """The first operator call of the reference that reads a value, and at which position."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.bodies import Body, Pair, whole_body
+from layerdiff.judge.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.constants import Constants
 from layerdiff.judge.decisions import with_decisions
 from layerdiff.judge.incoming import Incoming
@@ -20,6 +21,7 @@ from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
 _NEAR: Final = 2
@@ -65,23 +67,61 @@ class Meeting:
         return None
 
     def _meet(self, setting: Setting, pair: Pair, calls: Mapping[int, int]) -> bool:
-        """Whether the programs of a pair of module calls, children and all, compute the same on what the target was given."""
-        r, t = pair
-        whole = whole_body(self._runs, pair)
+        """Whether the programs of a pair of module calls, children and all, compute the same on what the target was given.
+
+        Calls that were handed other choices do not run with those of the other run: what they return is taken from the target, and
+        what they are handed must be the same.
+        """
+        try:
+            return self._meet_as(setting, whole_body(self._runs, pair), calls)
+        except CannotReplay:
+            routed = self._routed(pair)
+        try:
+            return bool(routed) and self._meet_as(setting, whole_body(self._runs, pair, routed), calls)
+        except CannotReplay:
+            return False
+
+    def _routed(self, pair: Pair) -> dict[Pair, Interface]:
+        """The calls inside that were handed other whole numbers, and made values of other shapes of them; none inside another."""
+        found: dict[Pair, Interface] = {}
+        inside: set[int] = set()
+        for call in self._runs.reference.modules_inside(pair[0], set()):
+            there = self._pairs.get(call)
+            if there is None or call in inside or (fits := interface(self._runs, (call, there))) is None:
+                continue
+            if self._of_other_shapes((call, there)) and any(self._chosen_otherwise(values) for _, values in fits.inputs):
+                found[call, there] = fits
+                inside.update(self._runs.reference.modules_inside(call, set()))
+        return found
+
+    def _of_other_shapes(self, pair: Pair) -> bool:
+        ours, theirs = (
+            {run.file.shape(value) for item in run.walk(call, set()) for value in run.operation(item).outputs.values()}
+            for run, call in zip(self._runs, pair, strict=True)
+        )
+        return ours != theirs
+
+    def _chosen_otherwise(self, values: Pair) -> bool:
+        known = dtype_named(self._runs.reference.file.dtype_name(values[0]))
+        if known is None or known.kind != "integer":
+            return False
+        one, other = (self._contents(run, value) for run, value in zip(self._runs, values, strict=True))
+        return not np.array_equal(one, other.reshape(one.shape))
+
+    def _meet_as(self, setting: Setting, whole: Body | None, calls: Mapping[int, int]) -> bool:
         if whole is None or leaves_state(self._runs, whole):
             return False
         inside = set(whole.items.reference)
         aligned = {one: other for one, other in calls.items() if one in inside}
         incoming = Incoming(self._runs, whole, self._constants, calls, aligned, self._contents)
         programs = Programs(self._runs, whole, incoming, aligned, self._contents)
-        try:
-            theirs = programs.run("target")
-            ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
-        except CannotReplay:
-            return False
+        theirs = programs.run("target")
+        ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
         if ours.opaque or theirs.opaque or not ours.cuts:
             return False
-        made = [(ours.cuts[r, at], theirs.cuts[t, at]) for at, _ in whole.interface.outputs]
+        cuts = [(whole.calls, at) for at, _ in whole.interface.outputs]
+        cuts += [(pair, at) for pair, handed in whole.children.items() for at, _ in handed.inputs]
+        made = [(ours.cuts[r, at], theirs.cuts[t, at]) for (r, t), at in cuts]
         return all(row_difference(one, other.reshape(one.shape)).figure <= NOTHING for one, other in made)
 
 
@@ -91,12 +131,15 @@ def leaves_state(runs: Both[Recorded], body: Body) -> bool:
         made: set[int] = set()
         inside = set(items)
         for item in items:
+            if run.is_module(item):
+                continue
             operation = run.operation(item)
             made |= {run.place(value).memory[0] for position, value in operation.outputs.items() if not run.is_view(operation)}
             written = {run.place(operation.inputs[position]).memory[0] for position in operation.writes if position in operation.inputs}
             if written - made:
                 return True
-        returned = {run.place(values[here]).memory[0] for _, values in body.interface.outputs}
+        handed = [one for child in body.children.values() for one in child.inputs]
+        returned = {run.place(values[here]).memory[0] for _, values in (*body.interface.outputs, *handed)}
         given = {run.place(values[here]).memory[0] for _, values in body.interface.inputs}
         if run.read_elsewhere(made - returned - given, inside):
             return True

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import same_form
 from layerdiff.judge.bodies import tokens_of
 from layerdiff.judge.constants import is_masked
 from layerdiff.judge.equals import Equals
@@ -50,7 +51,7 @@ def name_call(
         {r: theirs.results[t] for r, t in programs.aligned.items() if t in theirs.results},
         {t: ours.results[r] for r, t in programs.aligned.items() if r in ours.results},
     )
-    held = Both(known.target.holds(ours, beside.reference), known.reference.holds(theirs, beside.target))
+    held = Both(known.target.holds(ours, known.reference, beside.reference), known.reference.holds(theirs, known.target, beside.target))
     apart = Both(cone(programs, "reference", cut, held.reference), cone(programs, "target", cut, held.target))
     right = Both(behind(programs, "reference", ours, held.reference), behind(programs, "target", theirs, held.target))
     apart = Both(apart.reference - right.reference or apart.reference, apart.target - right.target or apart.target)
@@ -290,7 +291,8 @@ def _mends(programs: Programs, ours: Ran, reference: int, target: int) -> bool |
         tried = True
         right = ours.results[reference]
         if made.keys() == right.keys() and all(
-            made[at].shape == x.shape and row_difference(unmasked(x), unmasked(made[at])).figure <= NOTHING for at, x in right.items()
+            same_form(made[at].shape, x.shape) and row_difference(unmasked(x), unmasked(made[at].reshape(x.shape))).figure <= NOTHING
+            for at, x in right.items()
         ):
             return True
     return False if tried else None

@@ -29,6 +29,8 @@ from layerdiff.judge.noise import Rounding, is_product
 from layerdiff.judge.own_calls import local_of
 from layerdiff.judge.padding import dead_tokens, padded_positions
 from layerdiff.judge.reading import Reading
+from layerdiff.judge.routed import routed_otherwise
+from layerdiff.judge.running import Programs
 from layerdiff.judge.setting import Setting
 from layerdiff.judge.states import with_states
 from layerdiff.judge.tables import Verdict
@@ -184,12 +186,12 @@ class _Judge:
                 whole = whole_body(self.runs, body.calls)  # its children stand for other experts, call by call
                 if whole is None:
                     raise
+                whole = replace(whole, unpaired=body.unpaired)
                 inside = align_calls(self.runs, whole)
                 incoming = Incoming(self.runs, whole, self._constants, calls, inside, self.contents)
-                apart = incoming.routed_otherwise(whole)
+                apart = routed_otherwise(Programs(self.runs, whole, incoming, inside, self.contents))
                 if apart is None:
                     raise
-                incoming.own_choices = True
                 dead = replace(setting, padded=dead_tokens(apart, padded))
                 said = judge_body(dead, whole, incoming, Wiring(self.runs, whole, incoming), inside)
         except CannotReplay as refusal:

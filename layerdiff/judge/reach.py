@@ -7,10 +7,22 @@ one of a value count: the caches of all layers may lie in one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerdiff.judge.running import Programs, Ran
 from layerdiff.judge.setting import Cut
+from layerdiff.judge.wiring import is_float_cast
+from layerdiff.replay.allowed import listed
 from layerdiff.replay.recorded import Place, Recorded
+
+_TELLING: Final = listed("""
+    add sub rsub mul div neg reciprocal cat stack mm bmm addmm baddbmm matmul linear dot mv convolution _to_copy clone exp log sin cos
+    tanh sigmoid silu gelu sqrt rsqrt pow square sum mean var var_mean _softmax softmax logsumexp native_layer_norm _fused_rms_norm
+""")
+"""Operators whose results are others, as a rule, if any element of an operand is."""
 
 
 class _Parts:
@@ -67,19 +79,45 @@ def reaching(run: Recorded, items: Sequence[int], places: Iterable[Place], held:
 
 
 def behind(programs: Programs, side: str, ran: Ran, held: Set[int]) -> set[int]:
-    """The calls of the body from which one of the floats that the calls `held` make follows: those are right, whatever else they reach."""
+    """The calls of the body whose results are right, since the calls `held` were made of every element of theirs.
+
+    From a call that hands on no more than some elements (a gather, a maximum, a mask), nothing follows of what it was given.
+    """
     run: Recorded = getattr(programs.runs, side)
     found: set[int] = set()
-    needed = _Parts()
+    vouched = _Elements()
     for item in reversed(getattr(programs.body.items, side)):
-        if run.is_module(item):
+        if run.is_module(item) or not (ran.results.get(item) or is_float_cast(run, run.operation(item))):
             continue
-        if item in held and all(made.dtype.kind == "f" for made in ran.results[item].values()):
-            needed.add(_given(run, item))
-        elif needed.meet(_made(run, item)):
+        if item not in held:
+            if run.operation(item).writes or not all(vouched.has(place) for place in _made(run, item)):
+                continue
             found.add(item)
-            needed.add(_given(run, item))
+        if run.operation(item).name.split(".")[1] in _TELLING:
+            for place in _given(run, item):
+                vouched.add(place)
     return found
+
+
+class _Elements:
+    """Elements of memories."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], NDArray[np.bool_]] = {}
+
+    def add(self, place: Place) -> None:
+        self._of(place)[...] = True
+
+    def has(self, place: Place) -> bool:
+        """Whether all elements of a place are among them."""
+        return place.memory in self._known and bool(self._of(place).all())
+
+    def _of(self, place: Place) -> NDArray[np.bool_]:
+        known = self._known.get(place.memory, np.zeros(0, np.bool_))
+        if known.size < place.extent:
+            known = self._known[place.memory] = np.concatenate([known, np.zeros(place.extent - known.size, np.bool_)])
+        found: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(known[place.offset :], place.shape, place.strides)
+        return found
 
 
 def _given(run: Recorded, call: int) -> list[Place]:

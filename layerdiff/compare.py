@@ -117,6 +117,8 @@ def compare_in_steps(
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
     told = tuple(notices_of_traces(traces, alignments))
+    if not is_ranked(traces):  # one file of a run of many, perhaps: the ranks that are there say who is not
+        told = (*told, *notices_of_ranks(files.reference), *notices_of_ranks(files.target))
     summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)
 
     found: list[Found] = []

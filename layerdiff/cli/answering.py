@@ -18,13 +18,15 @@ def answer(comparison: Comparison, *, keep: Path | None = None, json: str | None
     """Write what was asked for, say the summary, return the code. With JSON on stdout the summary is talk."""
     from layerdiff.report.json_text import as_json_text
 
-    if keep is not None:
-        comparison.save(keep)
-    if json == "-":
-        out(as_json_text(comparison, sites=sites))
-    elif json is not None:
-        Path(json).write_text(as_json_text(comparison, sites=sites), encoding="utf-8")
-    summarise(comparison, on_stderr=json == "-")
+    try:
+        if keep is not None:
+            comparison.save(keep)
+        if json == "-":
+            out(as_json_text(comparison, sites=sites))
+        elif json is not None:
+            Path(json).write_text(as_json_text(comparison, sites=sites), encoding="utf-8")
+    finally:  # what was found is said even where it could not be kept
+        summarise(comparison, on_stderr=json == "-")
     return code_of(comparison)
 
 

@@ -42,6 +42,10 @@ def run(
     """
     bound = sites_bound(sites)
     from layerdiff.cli.answering import answer
+    from layerdiff.cli.outputs import check_output
+
+    check_output(output)
+    check_output(json, "--json")
 
     if alone:
         _refuse_with_self(target, again, baseline, trust_ops)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from layerdiff.cli.streams import talk
+from layerdiff.cli.streams import stand_in, talk
 from layerdiff.errors import LayerdiffError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def _described(error: OSError) -> str:
 
 def main() -> None:
     """The `layerdiff` command."""
+    stand_in()
     try:
         import click
 

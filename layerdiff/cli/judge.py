@@ -17,5 +17,8 @@ def run(path: str, profile: str, output: Path | None, json: str | None, sites: s
     bound = sites_bound(sites)
     from layerdiff.cli.answering import answer
     from layerdiff.cli.comparing import saved
+    from layerdiff.cli.outputs import check_output
 
+    check_output(output)
+    check_output(json, "--json")
     return answer(saved(path, profile), keep=output, json=json, sites=bound)

@@ -61,8 +61,11 @@ def run(
     if len(words) not in (2, 3):
         raise UsageError(f"layerdiff order takes TRACE SITE, or REFERENCE TARGET SITE; these are {len(words)} arguments.")
     from layerdiff.cli.exits import DEFECT, OK
+    from layerdiff.cli.outputs import check_output
     from layerdiff.cli.streams import out, talk
 
+    check_output(output)
+    check_output(json, "--json")
     *paths, site = words
     report = _analysed(paths, checkpoints, site, step, occurrence, rank, tuple(tree for path in trees for tree in _trees(path)))
     if json is not None:

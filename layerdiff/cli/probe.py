@@ -74,6 +74,10 @@ def run(
         return _show(things)
     if len(things) != 1:
         raise UsageError(f"Give one operator, or one or two files of probes: {' '.join(things)} is neither.")
+    from layerdiff.cli.outputs import check_output
+
+    check_output(output)
+    check_output(json, "--json")
     probe = _probed(things[0], shapes, dtype, like, step, form, dims, element, trees, device, threads)
     return 0 if probe is None else _answer(probe, output, json)
 

@@ -44,6 +44,7 @@ def run(
     """
     from layerdiff.cli.comparing import compared_or_saved
     from layerdiff.cli.exits import code_of
+    from layerdiff.cli.outputs import check_output
     from layerdiff.cli.streams import out, talk
     from layerdiff.report.formats import FORMATS
 
@@ -57,6 +58,8 @@ def run(
         raise UsageError("--site chooses what is bundled: it needs -f bundle.")
     if orders and format_name != "markdown":
         raise UsageError(f"--order adds to markdown, not to {format_name}; layerdiff order --json writes it as JSON.")
+    if not bundle:
+        check_output(output)
     comparison = compared_or_saved(first, target, profile, checkpoints)
     if bundle:
         from layerdiff.report.bundle import said, write_bundle

@@ -13,12 +13,28 @@ from typing import NoReturn, TextIO
 from layerdiff.rows.cells import visible
 
 
+def stand_in() -> None:
+    """Put something in the place of streams that the caller closed (`>&-`).
+
+    Else the first trace that is opened gets the number of stdout, and what is said goes into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # it stays open
+
+
 def out(text: str) -> None:
-    """Write data to stdout as it is, and flush. The caller has made names safe for its format."""
+    """Write data to stdout as it is, and flush. The caller has made names safe for its format.
+
+    Raises OSError where that cannot be done, but for a reader that has gone away.
+    """
     try:
         _write(sys.stdout, text)
     except BrokenPipeError:
         _forget(sys.stdout.fileno())
+    except OSError as error:
+        _forget(sys.stdout.fileno())  # or it fails once more, at exit
+        raise OSError(error.errno, f"{error.strerror}, so what was found could not be written", "stdout") from None
 
 
 def talk(message: str) -> None:

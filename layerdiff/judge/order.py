@@ -114,12 +114,27 @@ def order_of_calls(ours_at: tuple[TraceFile, int], theirs_at: tuple[TraceFile, i
     composed += _coverage(ours_at, theirs_at)
     orders = tuple(one.winners[0].name if one.winners else None for one in (ours, theirs))
     verdict = min(ours.verdict, theirs.verdict, key=_WORST.index)
-    advice = advice_for_pair(ours.verdict, theirs.verdict, (orders[0], orders[1])) or theirs.advice or ours.advice
-    return OrderReport((ours, theirs), verdict, _together(ours, theirs, orders), composed, advice)
+    given = _given_apart(ours_at, theirs_at)
+    advice = advice_for_pair(ours.verdict, theirs.verdict, (orders[0], orders[1]), given) or theirs.advice or ours.advice
+    return OrderReport((ours, theirs), verdict, _together(ours, theirs, orders, given), composed, advice)
 
 
-def _together(ours: Analysis, theirs: Analysis, orders: Sequence[str | None]) -> str:
-    """One sentence about both."""
+def _given_apart(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tuple[str, ...]:
+    """The operands at one position of both calls that have one shape and other numbers."""
+    sides = [(file, Recorded(file).operation(call).inputs) for file, call in (ours, theirs)]
+    found = []
+    for position, value in sides[0][1].items():
+        other = sides[1][1].get(position)
+        if other is None or sides[0][0].shape(value) != sides[1][0].shape(other):
+            continue
+        one, two = (_wide(read_value(file, number)) for file, number in ((sides[0][0], value), (sides[1][0], other)))
+        if not np.array_equal(one, two, equal_nan=one.dtype.kind == "f" and two.dtype.kind == "f"):
+            found.append(position)
+    return tuple(found)
+
+
+def _together(ours: Analysis, theirs: Analysis, orders: Sequence[str | None], given: Sequence[str]) -> str:
+    """One sentence about both; `given`: the operands that differ."""
     harmless = ("identical", "order-exact", "order-consistent")
     if ours.terms != theirs.terms and ours.terms and theirs.terms:
         return f"The reference adds {ours.terms} terms, the target {theirs.terms}: these are not the same sums."
@@ -129,6 +144,10 @@ def _together(ours: Analysis, theirs: Analysis, orders: Sequence[str | None]) ->
                 return f"Both add the same way: {orders[0]}, {ours.winners[0].arithmetic}. What differs came in with the operands."
             ways = [f"{one.winners[0].name}, {one.winners[0].arithmetic}" for one in (ours, theirs)]
             return f"The same sums in another order: the reference {ways[0]}; the target {ways[1]}."
+        if given:
+            return (
+                f"Each run is right on its own operands; {', '.join(given)} differ{'s' if len(given) == 1 else ''}: what differs came in."
+            )
         return "Both are within what any order makes; which order the sides used is not known of both."
     bad = [f"the {one.side}: {one.statement}" for one in (ours, theirs) if one.verdict not in harmless]
     return " ".join(text[0].upper() + text[1:] for text in bad)

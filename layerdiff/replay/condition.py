@@ -6,7 +6,8 @@ nan through the operator) is the length of the sums inside. Then, as for a sum o
 
     sigma^2 = 0.18 K (s^2 + u^2 y^2)        bound = 8 K (sqrt(K) s + u |y|)
 
-with s the root mean square move. It is wider than a contract written for the operator, and says so.
+with s the root mean square move; u |y| is the smallest normal number more, and operands that are nearly zero are moved by it. It is
+wider than a contract written for the operator, and says so.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from layerdiff.trace.arguments import Arguments, Token
 
 _DRAWS: Final = 8
 _FOLLOWED: Final = 2
+_WIDE: Final = -126
+"""The smallest exponent of float32 and bfloat16; formats of a smaller range have no numbers to spare for zero."""
 _LENT: Final = 2.0  # how many draws the row's mean counts for: a few draws of one element can all be small
 
 
@@ -58,7 +61,7 @@ def generic_spread(
     generator = torch.Generator().manual_seed(seed)
     moves = [np.zeros(tuple(result.shape)) for result in exact]
     for _ in range(draws):
-        moved = run64(name, _perturbed(args, accumulator.unit, generator), trust=trust)
+        moved = run64(name, _perturbed(args, accumulator, generator), trust=trust)
         for total, before, after in zip(moves, exact, moved, strict=True):
             total += _squared(before, after)
     spreads = []
@@ -70,7 +73,7 @@ def generic_spread(
             continue
         row = total.mean(-1, keepdims=True) / draws if total.ndim else total / draws
         square = np.where(total > 0, (total + _LENT * row) / (draws + _LENT), 0.0)
-        size = accumulator.unit * np.nan_to_num(np.abs(before.numpy()), nan=0.0, posinf=0.0, neginf=0.0)
+        size = accumulator.unit * np.nan_to_num(np.abs(before.numpy()), nan=0.0, posinf=0.0, neginf=0.0) + _least(accumulator)
         sigma = np.sqrt(0.18 * terms * (square + size**2))
         bound = 8.0 * terms * (np.sqrt(terms * square) + size) + accumulator.smallest_normal
         spreads.append(Spread(sigma, bound, terms))
@@ -89,12 +92,20 @@ def _squared(before: Tensor, after: Tensor) -> NDArray[np.float64]:
     return np.where(same, 0.0, np.where(np.isfinite(square), square, np.inf))
 
 
-def _perturbed(args: Arguments, unit: float, generator: torch.Generator) -> Arguments:
+def _perturbed(args: Arguments, accumulator: Format, generator: torch.Generator) -> Arguments:
+    least = _least(accumulator)
+
     def moved(tensor: Tensor) -> Tensor:
         signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int64) * 2 - 1
-        return tensor * (1.0 + unit * signs)
+        small = (tensor != 0) & (tensor.abs() * accumulator.unit < least)
+        return tensor * (1.0 + accumulator.unit * signs) + small * (least * signs)
 
     return _mapped(args, moved)
+
+
+def _least(accumulator: Format) -> float:
+    """How far a number that is nearly zero may be off: devices take what lies below the normal numbers for zero, as they like."""
+    return accumulator.smallest_normal if accumulator.smallest_exponent <= _WIDE else accumulator.smallest_subnormal
 
 
 def _terms(name: str, args: Arguments, exact: tuple[Tensor, ...], generator: torch.Generator, trust: Collection[str]) -> int:

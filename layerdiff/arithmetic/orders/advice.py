@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 NOTHING_TO_DO: Final = "Nothing needs doing: the same numbers were added in another order, and no order is more right than another."
@@ -68,10 +68,12 @@ def advice_for(verdict: str, cause: str | None, evidence: Mapping[str, Any]) -> 
     return ()
 
 
-def advice_for_pair(reference: str, target: str, orders: tuple[str | None, str | None]) -> tuple[str, ...]:
-    """Sentences for the same call of both runs, from their verdicts and the orders that were found."""
+def advice_for_pair(reference: str, target: str, orders: tuple[str | None, str | None], given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Sentences for the same call of both runs, from their verdicts, the orders that were found, and the operands that differ."""
     harmless = ("identical", "order-exact", "order-consistent")
     if reference in harmless and target in harmless:
+        if given:
+            return (f"No order is at fault here: look at what made {' and '.join(given)} (in the terminal, c on the call shows who).",)
         if None not in orders and orders[0] != orders[1]:
             return (NOTHING_TO_DO, f"For equal bits one side has to add as the other does: {orders[0]}, against {orders[1]}.")
         return (NOTHING_TO_DO, _EQUAL_BITS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,15 @@ def test_inputs_are_said_before_any_layer(tmp_path: Path) -> None:
     assert "in[0] of step 0" in comparison.notices[0].statement
     assert comparison.origins == ()
     assert comparison.defect
+
+
+def test_one_rank_of_two_says_which_is_missing(tmp_path: Path) -> None:
+    alone = shutil.copytree(Path(__file__).parents[1] / "captures" / "missing_all_reduce", tmp_path / "alone")
+    (alone / "target" / "rank00001.h5").unlink()
+    comparison = compare_traces(alone / "reference.h5", alone / "target")
+    assert ["rank 1 of 2 left no file here"] == [
+        notice.statement.partition(":")[0] for notice in comparison.notices if notice.kind == "ranks-missing"
+    ]
 
 
 def test_inputs_that_are_roundings_of_each_other_agree(tmp_path: Path) -> None:

@@ -19,13 +19,15 @@ from layerdiff.judge.running import Ran
 from layerdiff.judge.setting import NOTHING
 
 Array = NDArray[Any]
-_NOT_FINITE = 12345.0
-"""Stands for what is not finite."""
+_NOT_FINITE = 7.5
+"""Stands for what is not finite: larger than what numbers are on the scale that tells them, and not so large that it outweighs them."""
 _WAYS = 6
 """Ways to tell axes of one size apart that are tried."""
 
 
 class _Signature(NamedTuple):
+    scale: float
+    """The median magnitude. What follows is of asinh(x / scale): a mask that was added must not outweigh what it was added to."""
     norm: float
     ordered: float
     """A projection of the elements in their row-major order."""
@@ -56,10 +58,10 @@ class Equals:
 
     def has(self, value: Array) -> bool:
         """Whether a value is one of them."""
-        size, ordered, by_axes = _signature(value, self._tokens)
+        scale, size, ordered, by_axes = _signature(value, self._tokens)
         for known in self._known.get(value.size, ()):
             limit = self._limit * max(size, known.norm)
-            if abs(size - known.norm) > limit:
+            if abs(size - known.norm) > limit or abs(scale - known.scale) > self._limit * scale:
                 continue
             if abs(ordered - known.ordered) <= limit:
                 return True
@@ -134,14 +136,17 @@ def _tells(made: Array) -> bool:
 
 
 def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
-    whole = np.where(np.isfinite(x), x, _NOT_FINITE).astype(np.float64)
+    finite = np.isfinite(x)
+    scale = float(np.median(np.abs(x))) if x.dtype.kind == "f" else 1.0
+    scale = scale if 0 < scale < np.inf else 1.0
+    whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
     flat = whole.reshape(-1)
     together = math.prod(tokens)
     sizes = [part for size in x.shape for part in (tokens if tokens and size == together else (size,)) if part != 1]
     by_axes: tuple[float, ...] = ()
     if len(sizes) > 1 and (tokens or len(set(sizes)) == len(sizes)):
         by_axes = tuple(_projected(whole.reshape(sizes), sizes, way) for way in islice(_ways(sizes), _WAYS))
-    return _Signature(float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size))), by_axes)
+    return _Signature(scale, float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size))), by_axes)
 
 
 def _ways(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

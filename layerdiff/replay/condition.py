@@ -73,7 +73,8 @@ def generic_spread(
             continue
         row = total.mean(-1, keepdims=True) / draws if total.ndim else total / draws
         square = np.where(total > 0, (total + _LENT * row) / (draws + _LENT), 0.0)
-        size = accumulator.unit * np.nan_to_num(np.abs(before.numpy()), nan=0.0, posinf=0.0, neginf=0.0) + _least(accumulator)
+        size = accumulator.unit * np.nan_to_num(np.abs(before.numpy()), nan=0.0, posinf=0.0, neginf=0.0)
+        size = size + np.where(total > 0, _least(accumulator), 0.0)
         sigma = np.sqrt(0.18 * terms * (square + size**2))
         bound = 8.0 * terms * (np.sqrt(terms * square) + size) + accumulator.smallest_normal
         spreads.append(Spread(sigma, bound, terms))

@@ -268,8 +268,8 @@ def _reproduce(comparison: Comparison) -> Iterator[str]:
 
 
 def _recorded(comparison: Comparison, name: str, side: Side) -> str:
-    """The command that makes such a trace again: of as many ranks, with operators where this one has some."""
+    """The command that makes such a trace again: of as many ranks, with operators where this one has some, or where they would decide."""
     sites, ranks = comparison.sites, len(side.files)
-    operators = bool(np.any((sites["kind"] == CallKind.OPERATOR) & (sites[f"{name}_call"] >= 0)))
-    command = "layerdiff record" if ranks == 1 else f"torchrun --nproc-per-node {ranks} -m layerdiff record"
+    operators = judged_by(comparison) is not None or bool(np.any((sites["kind"] == CallKind.OPERATOR) & (sites[f"{name}_call"] >= 0)))
+    command = "layerdiff record" if ranks <= 1 else f"torchrun --nproc-per-node {ranks} -m layerdiff record"
     return f"{command}{' --operators' if operators else ''} -o {shlex.quote(side.path)} -- SCRIPT ARGS"

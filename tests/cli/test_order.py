@@ -123,3 +123,11 @@ def test_a_report_may_hold_it(run: Run, runs: tuple[Path, Path]) -> None:
     assert heads.index(f"### Reduction order: defect at `{MM}`") == heads.index("### Evidence") + 1
     assert "#### Target" in heads
     assert "--order adds to markdown, not to junit" in run("report", *runs, "-f", "junit", "--order", MM, code=2).stderr
+
+
+def test_a_call_that_was_given_other_numbers_is_not_called_harmless(run: Run) -> None:
+    """The activation stands on the other operand: each run multiplies what it has rightly."""
+    folder = Path(__file__).parents[2] / "captures" / "gate_up_swap"
+    said = run("order", folder / "reference.h5", folder / "target.h5", "layers.1.mlp/aten.mul.Tensor#0", code=0).stdout
+    assert "Each run is right on its own operands; in[0], in[1] differ: what differs came in." in said
+    assert "Nothing needs doing" not in said

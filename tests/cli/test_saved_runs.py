@@ -74,7 +74,31 @@ def test_report_in_an_unknown_format(run: Run, defect: Path) -> None:
 
 def test_report_into_a_missing_folder(run: Run, defect: Path) -> None:
     done = run("report", defect, "-o", "missing/issue.md", code=2)
-    assert done.stderr == "layerdiff: missing/issue.md: No such file or directory.\n"
+    assert done.stderr.startswith("layerdiff: -o missing/issue.md: there is no folder ")
+    assert done.stderr.endswith("missing. Make it, or choose another place.\n")
+
+
+@pytest.mark.parametrize("options", [["--json", "missing/x.json"], ["-o", "missing/x.ldiff"], ["-o", "."], ["--json", "."]])
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(run: Run, options: list[str]) -> None:
+    """There are no such runs: what is said first is the place."""
+    for words in (["diff", "no.h5", "none.h5"], ["judge", "no.ldiff"], ["order", "no.h5", "site"]):
+        said = run(*words, *options, code=2).stderr
+        assert said.startswith(f"layerdiff: {' '.join(options)}: ") and "no.h5" not in said
+
+
+@pytest.mark.parametrize("command", ["judge", "show", "report"])
+def test_streams_that_are_closed(defect: Path, command: str) -> None:
+    code = f"import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'layerdiff', {command!r}, {str(defect)!r}])"
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60)
+    assert (1, b"") == (done.returncode, done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_stdout_is_named(defect: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "layerdiff", "report", str(defect)], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert 2 == done.returncode
+    assert done.stderr.startswith(b"layerdiff: stdout: No space left on device")
 
 
 def test_a_reader_that_goes_away_changes_no_exit_code(defect: Path) -> None:

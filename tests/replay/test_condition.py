@@ -87,3 +87,21 @@ def test_numbers_that_are_none_stay_so() -> None:
     args = Arguments((torch.tensor([-1.0, 4.0, float("inf")], dtype=torch.float64),), {})
     (spread,) = generic_spread("aten.sqrt.default", args, run64("aten.sqrt.default", args), FLOAT32).spreads
     assert [True, True, True] == np.isfinite(spread.sigma).tolist()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_decays_below_the_normal_numbers_has_a_floor(sign: int) -> None:
+    """Decays of a linear attention go through the subnormals, which a device may take for zero; what is made of them is no fault."""
+    decay = torch.exp(-4.0 * torch.arange(40, dtype=torch.float64))[:, None]
+    left = torch.eye(40, dtype=torch.float64) + torch.tril(numbers(40, 40, seed=5) / 8, -1)
+    right = (sign * numbers(40, 8, seed=6).abs() * decay).float().double()
+    name, args = "aten.linalg_solve_triangular.default", (left.float().double(), right)
+    exact = run64(name, Arguments(args, {"upper": False}))
+    spread = generic_spread(name, Arguments(args, {"upper": False}), exact, FLOAT32).spreads[0]
+    made = torch.linalg.solve_triangular(*(narrowed(thing) for thing in args), upper=False).double()
+    error = np.abs(made.numpy() - exact[0].numpy())
+    assert float(error.min(initial=1.0)) < 1e-38  # there are such numbers here
+    beyond = np.maximum(error - FLOAT32.unit * np.abs(exact[0].numpy()), 0.0)
+    assert (beyond <= spread.bound).all()
+    assert float(np.max(beyond / spread.sigma)) <= 12
+    assert float(np.max(1e-3 * np.abs(exact[0].numpy()) / spread.sigma)) > 12  # a factor of 1.001 is beyond it

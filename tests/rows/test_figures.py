@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS, against, amount, count, exact, figure, ratio, size, span
+from layerdiff.rows.figures import FIGURE_CELLS, RATIO_CELLS, against, amount, count, exact, figure, label, ratio, size, span, times
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,9 @@ def test_whole_numbers_sizes_and_spans() -> None:
     assert [span(8.4), span(200), span(7800)] == ["8 s", "3 min 20 s", "2 h 10 min"]
 
 
+FIT = "ranks: residual of an equality between what they recorded"
+
+
 @pytest.mark.parametrize(
     ("measured", "allowed", "rule", "expected"),
     [
@@ -62,7 +65,14 @@ def test_whole_numbers_sizes_and_spans() -> None:
         (192.0, 0.0, "threshold: non-finite", "192 elements, none allowed"),
         (1.0, 0.0, "threshold: discrete values", "1 element, none allowed"),
         (None, 1e-6, "", "- of 1e-6 allowed"),
+        (3.6e-7, 0.02, FIT, "the explanation is 3.6e-7 off what was recorded, at most 2e-2 may be"),
+        (0.0, 1e-4, "own replay, 6: orders", "the explanation is 0 off what was recorded, at most 0.0001 may be"),
     ],
 )
 def test_measured_against_allowed_in_one_notation(measured: float | None, allowed: float | None, rule: str, expected: str) -> None:
     assert against(measured, allowed, rule) == expected
+
+
+def test_an_explanation_that_fits_is_no_share_of_what_is_allowed() -> None:
+    assert ("fit", "") == (label(FIT), times(3.6e-7, 0.02, FIT))
+    assert ("measured", "4.10×", "") == (label("output rel L2"), times(0.0492, 0.012, "output rel L2"), times(0.0492, 0.0, ""))

@@ -8,13 +8,28 @@ from typing import Any, Final
 from layerdiff.rows.cells import shorten, visible
 from layerdiff.rows.figures import exact
 
+_WORDS: Final = {
+    "meaning": "the programs are apart by",
+    "cut": "seen at",
+    "worst": "worst element",
+    "largest": "largest difference",
+    "rows": "rows that differ",
+    "informative": "not the exact result rounded",
+    "chain": "additions in sequence that make this error",
+    "zrms": "error in sigmas, rms",
+    "zmax": "error in sigmas, largest",
+    "made": "results made bit for bit",
+    "tried": "of",
+}
+"""What the keys of JSON that say little by themselves are called."""
 _LONGEST: Final = 160
 _MOST: Final = 40
 
 
 def facts(evidence: Mapping[str, Any]) -> list[str]:
-    """`gain 158.7`, `variance_epsilon 1e-6 ⇄ 1e-5`: one fact each, visible, at most 40."""
-    return list(_facts("", evidence))[:_MOST]
+    """`gain 158.7`, `variance_epsilon 1e-6 ⇄ 1e-5`: one fact each, visible, at most 40; what is empty says nothing."""
+    said = {_WORDS.get(name, name): part for name, part in evidence.items() if part != ""}
+    return list(_facts("", said))[:_MOST]
 
 
 def _facts(path: str, part: Any) -> list[str]:

@@ -96,7 +96,7 @@ async def test_enter_on_an_origin_shows_its_evidence() -> None:
         assert "✗ defect  add 1e-05 against add 1e-06: another epsilon" in text
         assert "measured  8.8e-6 of 4e-6 allowed  2.20×  meaning: R64 against T64, per row" in text
         assert "cause     rmsnorm-eps" in text
-        assert "ladder      own replay  0.8 of 1.5 allowed  informative 14" in text
+        assert "ladder      own replay  0.8 of 1.5 allowed  not the exact result rounded 14" in text
         assert "▸ meaning  8.9e-6 of 9.536743e-7 allowed" in text
         assert "evidence  static difference add 1e-06 ⇄ add 1e-05 · fitted epsilon 1.0009e-5" in text
         assert "worst     out [0, 0, 7]  |Δ| 3.293e-5" in text

@@ -137,7 +137,7 @@ def _tells(made: Array) -> bool:
 
 def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
     finite = np.isfinite(x)
-    scale = float(np.median(np.abs(x))) if x.dtype.kind == "f" else 1.0
+    scale = float(np.median(np.abs(x))) if x.dtype.kind == "f" and x.size else 1.0
     scale = scale if 0 < scale < np.inf else 1.0
     whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
     flat = whole.reshape(-1)

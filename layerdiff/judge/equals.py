@@ -46,9 +46,10 @@ class Equals:
 
     def __init__(self, values: Iterable[Array], limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> None:
         self._values, self._limit, self._tokens = list(values), limit, tokens
+        self._signed: dict[int, tuple[Array, _Signature]] = {}
         self._known: dict[int, list[_Signature]] = {}
         for made in self._values:
-            self._known.setdefault(made.size, []).append(_signature(made, tokens))
+            self._known.setdefault(made.size, []).append(self._signature(made))
         self._columns: dict[tuple[int, int], Array | None] = {}
 
     @classmethod
@@ -58,7 +59,7 @@ class Equals:
 
     def has(self, value: Array) -> bool:
         """Whether a value is one of them."""
-        scale, size, ordered, by_axes = _signature(value, self._tokens)
+        scale, size, ordered, by_axes = self._signature(value)
         for known in self._known.get(value.size, ()):
             limit = self._limit * max(size, known.norm)
             if abs(size - known.norm) > limit or abs(scale - known.scale) > self._limit * scale:
@@ -95,6 +96,13 @@ class Equals:
                 if call in inside and _tells(made) and not self.has(made):
                     return call, position
         return None
+
+    def _signature(self, value: Array) -> _Signature:
+        """Kept with the value itself: what another array has at its place in memory afterwards is another one."""
+        known = self._signed.get(id(value))
+        if known is None or known[0] is not value:
+            known = self._signed[id(value)] = value, _signature(value, self._tokens)
+        return known[1]
 
     def _has_columns(self, value: Array) -> bool:
         """Whether a value has the columns of values of other widths: what a fused product makes at once, or one that it is made of.

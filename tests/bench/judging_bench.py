@@ -26,7 +26,7 @@ VOCABULARY = 1000
 
 
 def rows(repeats: int = 3) -> list[Row]:
-    """The table, from a process in which numpy has one thread as torch has: threads that spin count as processor time. Takes two minutes."""
+    """The table, of a process in which numpy has one thread as torch has: threads that spin count as time. Takes two minutes."""
     code = f"import json; from tests.bench.judging_bench import measured; print(json.dumps(measured({repeats})))"
     alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=alone, stdout=subprocess.PIPE, check=True, text=True)

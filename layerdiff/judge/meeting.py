@@ -35,7 +35,8 @@ class Meeting:
         self, runs: Both[Recorded], pairs: Mapping[int, int], constants: Constants, contents: Callable[[Recorded, int], Array]
     ) -> None:
         self._runs, self._pairs, self._constants, self._contents = runs, pairs, constants, contents
-        self._met: dict[Pair, bool] = {}
+        self._met: dict[Pair, tuple[bool, frozenset[int]]] = {}
+        """Of modules: whether they meet, and the target's operator calls inside that were not run for it."""
 
     def reconverging(self, setting: Setting, body: Body, findings: list[Local], calls: Mapping[int, int]) -> list[Local]:
         """The findings, with those of meaning marked where the programs of a module around meet again in all that it hands on."""
@@ -62,24 +63,25 @@ class Meeting:
             met = self._met.get((r, t))
             if met is None:
                 met = self._met[r, t] = self._meet(setting, (r, t), calls)
-            if met:
+            if met[0] and met[1].isdisjoint(body.items.target):  # a fault that was taken as given shows nowhere
                 return self._runs.target.file.site(t)
         return None
 
-    def _meet(self, setting: Setting, pair: Pair, calls: Mapping[int, int]) -> bool:
+    def _meet(self, setting: Setting, pair: Pair, calls: Mapping[int, int]) -> tuple[bool, frozenset[int]]:
         """Whether the programs of a pair of module calls, children and all, compute the same on what the target was given.
 
         Calls that were handed other choices do not run with those of the other run: what they return is taken from the target, and
-        what they are handed must be the same.
+        what they are handed must be the same. The target's operators in those are returned too.
         """
         try:
-            return self._meet_as(setting, whole_body(self._runs, pair), calls)
+            return self._meet_as(setting, whole_body(self._runs, pair), calls), frozenset()
         except CannotReplay:
             routed = self._routed(pair)
+        given = frozenset(item for _, there in routed for item in self._runs.target.walk(there, set()))
         try:
-            return bool(routed) and self._meet_as(setting, whole_body(self._runs, pair, routed), calls)
+            return bool(routed) and self._meet_as(setting, whole_body(self._runs, pair, routed), calls), given
         except CannotReplay:
-            return False
+            return False, given
 
     def _routed(self, pair: Pair) -> dict[Pair, Interface]:
         """The calls inside that were handed other whole numbers, and made values of other shapes of them; none inside another."""

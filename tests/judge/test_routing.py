@@ -55,6 +55,7 @@ def test_a_fault_behind_a_flip_is_found_and_a_flip_alone_is_none(tmp_path: Path)
     wrong.experts.factor = 1.01
     faulty = compare_traces(reference, recorded(tmp_path / "w.h5", wrong, flipped))
     assert {"experts"} == {origin.site.partition("/")[0] for origin in faulty.origins}
+    assert faulty.defect and {"unexplained", "defect"} >= {origin.verdict.label for origin in faulty.origins}  # none is said to cancel
     assert any("mul(1.01), reference mul(1.0)" in origin.statement for origin in faulty.origins)
 
 

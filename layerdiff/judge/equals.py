@@ -21,13 +21,15 @@ from layerdiff.judge.setting import NOTHING
 Array = NDArray[Any]
 _NOT_FINITE = 7.5
 """Stands for what is not finite: larger than what numbers are on the scale that tells them, and not so large that it outweighs them."""
+_MASK = 1e30
+"""What is as large is put there to be left out."""
 _WAYS = 6
 """Ways to tell axes of one size apart that are tried."""
 
 
 class _Signature(NamedTuple):
     scale: float
-    """The median magnitude. What follows is of asinh(x / scale): a mask that was added must not outweigh what it was added to."""
+    """A small magnitude of theirs. What follows is of asinh(x / scale): a mask that was added must not outweigh what it was added to."""
     norm: float
     ordered: float
     """A projection of the elements in their row-major order."""
@@ -145,8 +147,7 @@ def _tells(made: Array) -> bool:
 
 def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
     finite = np.isfinite(x)
-    scale = float(np.median(np.abs(x))) if x.dtype.kind == "f" and x.size else 1.0
-    scale = scale if 0 < scale < np.inf else 1.0
+    scale = _scale(x) if x.dtype.kind == "f" else 1.0
     whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
     flat = whole.reshape(-1)
     together = math.prod(tokens)
@@ -155,6 +156,17 @@ def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
     if len(sizes) > 1 and (tokens or len(set(sizes)) == len(sizes)):
         by_axes = tuple(_projected(whole.reshape(sizes), sizes, way) for way in islice(_ways(sizes), _WAYS))
     return _Signature(scale, float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size))), by_axes)
+
+
+def _scale(x: Array) -> float:
+    """The magnitude that a twentieth of the elements is below, or 1e-9 of the median where that is more; of those that are no mask."""
+    size = np.abs(x)
+    size = size[(size > 0) & (size < _MASK)]
+    if not size.size:
+        return 1.0
+    low, middle = size.size // 20, size.size // 2
+    sorted_there = np.partition(size, (low, middle))
+    return float(max(sorted_there[low], NOTHING * sorted_there[middle]))
 
 
 def _ways(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from layerdiff.diagnose.findings import Origin
-from layerdiff.judge.tables import Verdict, is_fit
-from layerdiff.rows.figures import against, amount
+from layerdiff.judge.tables import Verdict
+from layerdiff.rows.figures import against, amount, fits
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.comparison import Comparison
 
@@ -68,7 +68,7 @@ def headline(comparison: Comparison) -> str:
 
 def measured_against(origin: Origin) -> str:
     """`measured 0.0492 of 0.012 allowed (output rel L2, bfloat16)`."""
-    head = "" if is_fit(origin.rule) else "measured "
+    head = "" if fits(origin.measured, origin.allowed, origin.rule) else "measured "
     return f"{head}{against(origin.measured, origin.allowed, origin.rule)} ({origin.rule})"
 
 

@@ -83,7 +83,12 @@ def _measured(measured: float | None, allowed: float | None, rule: str) -> Line:
     over = times(measured, allowed, rule)
     figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
     over = f"  {over}" if over else ""
-    return line(_label(label(rule) if figures else "rule"), figures, (over, Tone.STRONG), (f"{'  ' if figures else ''}{rule}", Tone.DIM))
+    return line(
+        _label(label(measured, allowed, rule) if figures else "rule"),
+        figures,
+        (over, Tone.STRONG),
+        (f"{'  ' if figures else ''}{rule}", Tone.DIM),
+    )
 
 
 def _evidence(evidence: Mapping[str, Any], width: int) -> list[Line]:

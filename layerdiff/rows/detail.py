@@ -81,7 +81,7 @@ def _measured(measured: float | None, allowed: float | None, rule: str, width: i
     over = times(measured, allowed, rule)
     figures = against(measured, allowed, rule) if measured is not None or allowed is not None else ""
     over = f"  {over}" if over else ""
-    head = f"{label(rule)}  " if figures else ""
+    head = f"{label(measured, allowed, rule)}  " if figures else ""
     room = width - len(head) - len(figures) - len(over) - (2 if figures else 0)
     return line((head, Tone.DIM), figures, (over, Tone.STRONG), ("  " if figures else "", Tone.DIM), (shorten(rule, room), Tone.DIM))
 

@@ -61,14 +61,19 @@ _COUNTED: Final = ("non-finite", "discrete values", "flip")
 """Rules that count elements, by the ends of their names."""
 
 
-def label(rule: str) -> str:
+def fits(measured: float | None, allowed: float | None, rule: str) -> bool:
+    """Whether the figure is that of an explanation, and says that it holds."""
+    return is_fit(rule) and measured is not None and allowed is not None and measured <= allowed
+
+
+def label(measured: float | None, allowed: float | None, rule: str) -> str:
     """What stands before `against`."""
-    return "fit" if is_fit(rule) else "measured"
+    return "fit" if fits(measured, allowed, rule) else "measured"
 
 
 def times(measured: float | None, allowed: float | None, rule: str) -> str:
     """How many times the allowance was measured; nothing of an explanation that fits, nor where one is unknown or nothing allowed."""
-    return "" if measured is None or not allowed or is_fit(rule) else ratio(measured / allowed)
+    return "" if measured is None or not allowed or fits(measured, allowed, rule) else ratio(measured / allowed)
 
 
 def against(measured: float | None, allowed: float | None, rule: str) -> str:
@@ -82,7 +87,7 @@ def against(measured: float | None, allowed: float | None, rule: str) -> str:
     if sum("e" in text for text in texts) == 1 and "0" not in texts:
         both = zip(texts, (measured, allowed), strict=True)
         texts = [text if value is None or "e" in text else _scientific(value) for text, value in both]
-    if is_fit(rule):
+    if fits(measured, allowed, rule):
         return f"the explanation is {texts[0]} off what was recorded, at most {texts[1]} may be"
     return f"{texts[0]} of {texts[1]} allowed"
 

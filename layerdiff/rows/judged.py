@@ -115,7 +115,7 @@ def _ratios(comparison: Comparison) -> NDArray[np.float64]:
     used = np.flatnonzero(np.bincount(rules[rules >= 0], minlength=1)).tolist()
     fits = [rule for rule in used if is_fit(comparison.texts[rule])]
     if fits:
-        ratio[np.isin(rules, fits)] = np.nan
+        ratio[np.isin(rules, fits) & (ratio <= 1)] = np.nan
     out: NDArray[np.float64] = ratio
     return out
 

@@ -194,7 +194,9 @@ def _origin(number: int, group: Group, name: str, several_steps: bool, ranks: st
     if origin.measured is not None or origin.allowed is not None:
         over = times(origin.measured, origin.allowed, origin.rule)
         figures = against(origin.measured, origin.allowed, origin.rule) + (f" ({over})" if over else "")
-        lines.append(line((f"    {label(origin.rule):<8} ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM)))
+        lines.append(
+            line((f"    {label(origin.measured, origin.allowed, origin.rule):<8} ", Tone.DIM), figures, (f"  by {rule}", Tone.DIM))
+        )
     else:
         lines.append(line((f"    by {rule}", Tone.DIM)))
     if ranks is not None:

@@ -66,6 +66,7 @@ FIT = "ranks: residual of an equality between what they recorded"
         (1.0, 0.0, "threshold: discrete values", "1 element, none allowed"),
         (None, 1e-6, "", "- of 1e-6 allowed"),
         (3.6e-7, 0.02, FIT, "the explanation is 3.6e-7 off what was recorded, at most 2e-2 may be"),
+        (1.43, 0.02, FIT, "1.43 of 0.02 allowed"),
         (0.0, 1e-4, "own replay, 6: orders", "the explanation is 0 off what was recorded, at most 0.0001 may be"),
     ],
 )
@@ -74,5 +75,7 @@ def test_measured_against_allowed_in_one_notation(measured: float | None, allowe
 
 
 def test_an_explanation_that_fits_is_no_share_of_what_is_allowed() -> None:
-    assert ("fit", "") == (label(FIT), times(3.6e-7, 0.02, FIT))
-    assert ("measured", "4.10×", "") == (label("output rel L2"), times(0.0492, 0.012, "output rel L2"), times(0.0492, 0.0, ""))
+    assert ("fit", "") == (label(3.6e-7, 0.02, FIT), times(3.6e-7, 0.02, FIT))
+    assert ("measured", "71.5×") == (label(1.43, 0.02, FIT), times(1.43, 0.02, FIT))  # how far a part is off, and no explanation
+    assert ("measured", "4.10×") == (label(0.0492, 0.012, "output rel L2"), times(0.0492, 0.012, "output rel L2"))
+    assert "" == times(0.0492, 0.0, "")

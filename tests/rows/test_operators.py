@@ -106,7 +106,7 @@ def test_evidence_of_any_shape_is_shown() -> None:
     text = "\n".join(line.plain for line in call_detail(rows, row_of(rows, f"{NORM}/aten.add.Tensor#0"), None, 120))
     assert "ladder    a sentence" in text
     assert "r  why x 1 · measured n/a" in text
-    assert "\\x1b[2J deep [1, 2] · zrms text" in text
+    assert "\\x1b[2J deep [1, 2] · error in sigmas, rms text" in text
     assert "reading the traces" in text
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.aligning import align
-from layerdiff.align.alignment import Alignment
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.filling import chosen_filling, notices_of_filling
@@ -32,16 +30,16 @@ from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
+from layerdiff.judge.aligned import align_traces, file_pairs, is_ranked
 from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.filling import filled_weights, fillings_of
 from layerdiff.judge.measuring import fill, total_bytes
 from layerdiff.judge.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
-from layerdiff.judge.pairing import Tables, add_file_pair, calls_of
 from layerdiff.judge.placed import Part, Placed
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
+from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -113,7 +111,7 @@ def compare_in_steps(
     chosen = load_profile(profile)
     weights = weights_of(checkpoints)
     traces = Both(open_trace(reference, weights=weights), open_trace(target, weights=weights))
-    tables, alignments = _align(traces, chosen)
+    tables, alignments = align_traces(traces, chosen.renames)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
     told = tuple(notices_of_traces(traces, alignments))
@@ -126,7 +124,7 @@ def compare_in_steps(
     ranked = isinstance(tables, RankedTables)
 
     waits = np.full(len(sites["site"]), ranked)
-    for numbers, _ in [] if ranked else _file_pairs(traces):
+    for numbers, _ in [] if ranked else file_pairs(traces):
         if can_judge_exactly(Both(files.reference[numbers.reference], files.target[numbers.target])) is None:
             waits[_rows_of(sites, numbers)] = True
 
@@ -168,7 +166,7 @@ def compare_in_steps(
                 last = time.monotonic()
         found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
         told = (*told, *notices_of_ranks(files.target))
-    each = [] if ranked else _file_pairs(traces)
+    each = [] if ranked else file_pairs(traces)
     for number, (numbers, _) in enumerate(each):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
         reason = can_judge_exactly(both)
@@ -209,7 +207,7 @@ def with_further_runs(
     if baseline is not None:
         weights = weights_of(comparison.checkpoints)
         traces = Both(open_trace(reference, weights=weights), open_trace(baseline, weights=weights))
-        tables, _ = _align(traces, chosen)
+        tables, _ = align_traces(traces, chosen.renames)
         sites, pairs = tables.columns()
         for _ in fill(pairs, sites, tables.texts, traces.map(lambda trace: trace.files)):
             pass
@@ -223,7 +221,7 @@ def _with_second_run(comparison: Comparison, reference: str, profile: Profile, a
     second = compare_traces(reference, again, profile=profile, checkpoints=comparison.checkpoints)
     weights = weights_of(comparison.checkpoints)
     traces = Both(open_trace(comparison.target.path, weights=weights), open_trace(again, weights=weights))
-    tables, _ = _align(traces, replace(profile, renames=()))  # renames are from the target's names to the reference's
+    tables, _ = align_traces(traces, ())  # renames are from the target's names to the reference's
     sites, pairs = tables.columns()
     noise = self_noise(sites, pairs, tables.texts, traces.map(lambda trace: trace.files))
     judged = dict(
@@ -278,83 +276,6 @@ def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Com
 _BY_PROFILE: Final = ("dtype-mismatch", "flip", "results-not-compared")
 """Notices that another profile may change; the others need the traces, and stay as they are."""
 _ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
-
-
-def is_ranked(traces: Both[Trace]) -> bool:
-    """Whether ranks are compared, whose values make up logical tensors: a target of many against one process, or two layouts of many."""
-
-    def many(trace: Trace) -> bool:
-        ranks = [file.rank for file in trace.files]
-        return len(ranks) > 1 and None not in ranks and len(set(ranks)) == len(ranks)
-
-    one = len(traces.reference.files) == 1
-    return many(traces.target) and (one or many(traces.reference))
-
-
-def _align(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
-    if is_ranked(traces):
-        return _align_ranks(traces, profile)
-    tables, alignments = Tables(), []
-    for numbers, rank in _file_pairs(traces):
-        files = Both(traces.reference.files[numbers.reference], traces.target.files[numbers.target])
-        calls = files.map(calls_of)
-        alignment = align(calls.reference, calls.target, profile.renames)
-        add_file_pair(tables, files, numbers, calls, alignment, rank=rank)
-        alignments.append(alignment)
-    return tables, _that_pair(traces, alignments)
-
-
-def _align_ranks(traces: Both[Trace], profile: Profile) -> tuple[Tables, list[Alignment]]:
-    tables = RankedTables()
-    files = traces.map(lambda trace: trace.files)
-    calls = numbered_globally(files.reference, files.target)
-    each = [[align(ours, theirs, profile.renames) for theirs in calls.target] for ours in calls.reference]
-    told = next((one.steps for row in each for one in row if one.steps_told and one.steps), ())
-    for ours, row in zip(calls.reference, each, strict=True):
-        for number, theirs in enumerate(calls.target):
-            if told and not row[number].steps_told:
-                row[number] = align(ours, theirs, profile.renames, told)
-    each = [[of_one_layer(one) for one in row] for row in each]
-    add_ranks(tables, files, calls, each)
-    return tables, _that_pair(traces, as_one_reference(calls.reference, each))
-
-
-def _that_pair(traces: Both[Trace], alignments: list[Alignment]) -> list[Alignment]:
-    """The alignments, where anything pairs. Raises ComparisonError where nothing does."""
-    if not any(len(alignment.pairs) for alignment in alignments):
-        hints = [remark for alignment in alignments for remark in alignment.remarks]
-        hints += [
-            f"try the rename rule target = '{rule.target}', reference = '{rule.reference}'" for a in alignments for rule in a.proposed
-        ]
-        said = "".join(f"\n  {hint}" for hint in hints)
-        raise ComparisonError(
-            f"Nothing of {traces.reference.path} and {traces.target.path} pairs: no site has the same name, step and call.{said}"
-        )
-    return alignments
-
-
-def _file_pairs(traces: Both[Trace]) -> list[tuple[Both[int], int | None]]:
-    """Which file goes with which: one against each of many, else by rank, in order within a rank."""
-    reference, target = traces.reference.files, traces.target.files
-    if len(reference) == len(target) == 1:
-        return [(Both(0, 0), None)]
-    if len(reference) == 1:
-        return [(Both(0, i), file.rank) for i, file in enumerate(target)]
-    left = {i: file.rank for i, file in enumerate(reference)}
-    if len(target) == 1:
-        raise ComparisonError(
-            f"{traces.reference.path} is a run of {len(reference)} processes and {traces.target.path} of one: "
-            f"the run of one process is the reference of many. Try: layerdiff diff {traces.target.path} {traces.reference.path}"
-        )
-    pairs: list[tuple[Both[int], int | None]] = []
-    for j, file in enumerate(target):
-        i = next((i for i, rank in left.items() if rank == file.rank), None)
-        if i is not None:
-            del left[i]
-            pairs.append((Both(i, j), file.rank))
-    if not pairs:
-        raise ComparisonError(f"{traces.reference.path} and {traces.target.path} have no rank in common.")
-    return pairs
 
 
 def _judged(

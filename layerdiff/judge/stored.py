@@ -41,7 +41,6 @@ class Stored(Incoming):
         contents: Callable[[Recorded, int], Array],
     ) -> None:
         super().__init__(runs, body, constants, calls, aligned, contents)
-        self._stored_runs, self._stored_constants, self._whole = runs, constants, contents
         self._moved: dict[tuple[str, int], Array | None] = {}
         self._random = np.random.default_rng(0)
         self._drawing = False
@@ -62,7 +61,7 @@ class Stored(Incoming):
 
     def is_real(self, name: str) -> bool:
         """Whether the target's weight of that name holds floats."""
-        run = self._stored_runs.target
+        run = self._runs.target
         return any(
             run.file.text(int(run.file.values.name[row])) == name and _kind(run, row) == "float" for row in range(len(run.file.values))
         )
@@ -79,7 +78,7 @@ class Stored(Incoming):
     def for_target(self, value: int) -> Array:
         """The contents that the target's program reads. Raises CannotReplay."""
         moved = self._drawn("target", value) if self._drawing else None
-        if self._scaled is not None and (weight := self._stored_runs.target.weight(value)) is not None and weight[0] == self._scaled[0]:
+        if self._scaled is not None and (weight := self._runs.target.weight(value)) is not None and weight[0] == self._scaled[0]:
             return np.array(super().for_target(value) * self._scaled[1])
         return super().for_target(value) if moved is None else moved
 
@@ -99,14 +98,14 @@ class Stored(Incoming):
         return noisy
 
     def _drawn(self, side: str, value: int) -> Array | None:
-        run: Recorded = getattr(self._stored_runs, side)
+        run: Recorded = getattr(self._runs, side)
         weight = run.weight(value)
         if weight is None or weight[0] not in getattr(self.own_weights, side):
             return None
         key = side, weight[1]
         if key not in self._moved:
             format = format_named(run.file.dtype_name(weight[1]))
-            whole = self._whole(run, weight[1])
+            whole = self._contents(run, weight[1])
             one = format is None or whole.dtype.kind != "f" or not whole.size or bool(np.all(whole == whole.reshape(-1)[0]))
             self._moved[key] = None if one or format is None else rounding_drawn(whole, format, self._random)
         moved = self._moved[key]

@@ -1,6 +1,6 @@
 """`LayersScreen`: the first screen. The curve above, the tree below, what is known of the selected site at the bottom.
 
-This screen owns the view; `ComparingScreen` owns the comparison.
+This screen owns the view; `ListingScreen` owns what is listed, `ComparingScreen` the comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layerdiff.trace.schema import CallKind
 from layerdiff.tui.actions import LAYERS_ACTIONS, Action, bindings
 from layerdiff.tui.messages import Failed, Finished, Progress, Progressed, Rejudge
 from layerdiff.tui.screens.base import BaseScreen, Head, Selected
-from layerdiff.tui.screens.comparing import ComparingScreen
+from layerdiff.tui.screens.listing import ListingScreen
 from layerdiff.tui.widgets.curve import CurveView
 from layerdiff.tui.widgets.footer import KeyBar
 from layerdiff.tui.widgets.lines import LinesView
@@ -31,7 +31,6 @@ from layerdiff.tui.widgets.table import SiteTable
 
 if TYPE_CHECKING:
     from layerdiff.rows.traces import Traces
-    from layerdiff.tui.widgets.search import SearchBox
 
 
 class Columns(LinesView):
@@ -49,7 +48,7 @@ class Detail(LinesView):
     indent = 1
 
 
-class LayersScreen(ComparingScreen):
+class LayersScreen(ListingScreen):
     """Where two runs part."""
 
     DEFAULT_CSS = """
@@ -66,7 +65,6 @@ class LayersScreen(ComparingScreen):
         super().__init__(source, rejudge=rejudge)
         self._touched = False
         """The user moved: the first origin does not pull the cursor any more."""
-        self.rows: Rows | None = None
         self.failed = False
         """Comparing ended in an error."""
         self._opened: Traces | None = None
@@ -93,7 +91,7 @@ class LayersScreen(ComparingScreen):
 
     def on_resize(self) -> None:
         """Every width is shared anew."""
-        self.call_after_refresh(self._words)
+        self.call_after_refresh(self.words)
 
     # comparing
 
@@ -118,7 +116,7 @@ class LayersScreen(ComparingScreen):
             self.table.repaint()
         elif message.stopped:
             self.notify("stopped; what was compared stays", timeout=4)
-        self._words()
+        self.words()
         self._tell_above()
 
     def on_failed(self, message: Failed) -> None:
@@ -148,7 +146,7 @@ class LayersScreen(ComparingScreen):
         cursor = self.rows.find(origins[0]) if origins else 0
         self.table.nothing = line(("no sites: neither run has a call", Tone.DIM))
         self.table.show(self.rows, cursor or 0)
-        self._words()
+        self.words()
 
     def replace(self, comparison: Comparison) -> None:
         """The same numbers with more, or other, verdicts."""
@@ -166,20 +164,6 @@ class LayersScreen(ComparingScreen):
             if isinstance(screen, BaseScreen) and screen is not self:
                 screen.compared_on()
 
-    @property
-    def _row(self) -> int | None:
-        if self.rows is None or not len(self.rows):
-            return None
-        return self.rows.row(min(self.table.cursor, len(self.rows) - 1))
-
-    def _view_changed(self, row: int | None) -> None:
-        """Draw the table anew and keep the cursor on its site."""
-        if self.rows is None:
-            return
-        line_of = self.rows.find(row) if row is not None else 0
-        self.table.changed(line_of or 0)
-        self._words()
-
     def _go(self, row: int | None) -> None:
         """Bring a site into view and select it."""
         if self.rows is None or row is None:
@@ -188,9 +172,9 @@ class LayersScreen(ComparingScreen):
             self.table.select(index)
             return
         self.table.changed(self.rows.reveal(row))
-        self._words()
+        self.words()
 
-    def _words(self) -> None:
+    def words(self) -> None:
         """Everything around table and curve."""
         if self.rows is None or self.comparison is None:
             return
@@ -294,7 +278,7 @@ class LayersScreen(ComparingScreen):
     def _go_in_tree(self, row: int) -> None:
         if self.rows is not None:
             self.table.changed(self.rows.reveal(row))
-            self._words()
+            self.words()
 
     def on_curve_view_jumped(self, message: CurveView.Jumped) -> None:
         """A column of the curve was clicked."""
@@ -325,30 +309,6 @@ class LayersScreen(ComparingScreen):
             self.rule.say(self.rows.hidden())
             self.query_one(Columns).show([self.rows.heading()])
 
-    def action_toggle_all(self) -> None:
-        """See actions."""
-        if self.rows is not None:
-            row = self._row
-            self.rows.show(sort=Sort.EXECUTION, only_origins=False, query="")
-            self.rows.toggle_all()
-            self._view_changed(row)
-
-    def action_sort(self) -> None:
-        """See actions."""
-        if self.rows is not None:
-            orders = list(Sort)
-            self.rows.show(sort=orders[(orders.index(self.rows.sort) + 1) % len(orders)])
-            self._view_changed(self._row if self.rows.sort is Sort.EXECUTION else None)
-
-    def action_only_origins(self) -> None:
-        """See actions."""
-        if self.rows is not None:
-            row = self._row
-            self.rows.show(only_origins=not self.rows.only_origins)
-            if not len(self.rows):
-                self.table.nothing = self.rows.nothing()
-            self._view_changed(row)
-
     def action_next_call(self) -> None:
         """See actions."""
         self._to_call(back=False)
@@ -365,32 +325,6 @@ class LayersScreen(ComparingScreen):
         if found is None:
             self.notify(f"no {'earlier' if back else 'later'} call of this site", timeout=3)
         self._go(found)
-
-    def action_search(self) -> None:
-        """See actions."""
-        from layerdiff.tui.widgets.search import SearchBox
-
-        if self.rows is not None and not self.query(SearchBox):
-            box = SearchBox(self.rows.query)
-            self.mount(box)
-            box.focus()
-
-    def on_search_box_typed(self, message: SearchBox.Typed) -> None:
-        """List what matches so far."""
-        if self.rows is not None:
-            self.rows.show(query=message.query)
-            self.table.nothing = self.rows.nothing()
-            self._view_changed(None)
-
-    def on_search_box_left(self, message: SearchBox.Left) -> None:
-        """Keep the list, or drop it."""
-        from layerdiff.tui.widgets.search import SearchBox
-
-        self.query(SearchBox).remove()
-        self.table.focus()
-        if self.rows is not None and not message.keep:
-            self.rows.show(query="")
-            self._view_changed(None)
 
     def action_details(self) -> None:
         """See actions."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from layerdiff.arithmetic.registry import register_contract
     from layerdiff.assertion import assert_same
     from layerdiff.compare import compare_traces
-    from layerdiff.judge.order import order_of_pair, order_of_trace
+    from layerdiff.judge.order.analysis import order_of_pair, order_of_trace
     from layerdiff.record.recorder import Recorder
     from layerdiff.replay.probing import probe
     from layerdiff.saved.comparison import Comparison
@@ -44,8 +44,8 @@ _HOMES = {
     "compare_traces": "layerdiff.compare",
     "open_comparison": "layerdiff.saved.file",
     "open_trace": "layerdiff.trace.reader",
-    "order_of_pair": "layerdiff.judge.order",
-    "order_of_trace": "layerdiff.judge.order",
+    "order_of_pair": "layerdiff.judge.order.analysis",
+    "order_of_trace": "layerdiff.judge.order.analysis",
     "probe": "layerdiff.replay.probing",
     "register_contract": "layerdiff.arithmetic.registry",
 }

@@ -30,16 +30,17 @@ from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
-from layerdiff.judge.aligned import align_traces, file_pairs, is_ranked
 from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
-from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, judge_exactly
-from layerdiff.judge.filling import filled_weights, fillings_of
-from layerdiff.judge.measuring import fill, total_bytes
-from layerdiff.judge.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
-from layerdiff.judge.placed import Part, Placed
+from layerdiff.judge.exact import apply_exact, can_judge_exactly, judge_exactly
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.aligned import align_traces, file_pairs, is_ranked
+from layerdiff.judge.pairs.filling import filled_weights, fillings_of
+from layerdiff.judge.pairs.measuring import fill, total_bytes
+from layerdiff.judge.pairs.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
+from layerdiff.judge.pairs.placed import Part, Placed
+from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.ranked import RankedTables
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
 from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
 from layerdiff.judge.thresholds import judge_by_thresholds
@@ -288,7 +289,7 @@ def _judged(
     by_thresholds = sites["exact"] == BY_THRESHOLDS
     evidence = Evidence(sites, pairs, texts, files)
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
-    sites = apply_exact(sites, texts, comparison.found, profile)
+    sites = apply_exact(sites, texts, comparison.found)
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
     if unfinished is not None:
         waits = unfinished.open_rows(sites)

@@ -18,15 +18,15 @@ from torch.nn import functional
 
 from captures.llama import RMSNorm, rotate
 from layerdiff.align.aligning import align
-from layerdiff.judge.bodies import Body, bodies
-from layerdiff.judge.calls import align_calls
-from layerdiff.judge.constants import Constants
-from layerdiff.judge.incoming import Incoming
-from layerdiff.judge.pairing import calls_of
-from layerdiff.judge.programs import Judgement, judge_programs
-from layerdiff.judge.reading import Reading
-from layerdiff.judge.running import Programs
-from layerdiff.judge.wiring import Wiring
+from layerdiff.judge.judging_programs import Judgement, judge_programs
+from layerdiff.judge.pairs.pairing import calls_of
+from layerdiff.judge.programs.bodies import Body, bodies
+from layerdiff.judge.programs.calls import align_calls
+from layerdiff.judge.programs.constants import Constants
+from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.reading import Reading
+from layerdiff.judge.programs.running import Programs
+from layerdiff.judge.programs.wiring import Wiring
 from layerdiff.record.recorder import Recorder
 from layerdiff.replay.recorded import Recorded
 from layerdiff.saved.comparison import Comparison

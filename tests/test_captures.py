@@ -11,7 +11,7 @@ from captures.__main__ import make, names
 from captures.recording import HOME
 from layerdiff.arithmetic.orders.probe import open_probe
 from layerdiff.compare import compare_traces
-from layerdiff.judge.order import order_of_pair
+from layerdiff.judge.order.analysis import order_of_pair
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.reader import open_trace
 

@@ -1,7 +1,8 @@
 """Dimensions that one side filled up at the end: a vocabulary of 97 ids whose weights have 128 rows, so that they divide well.
 
-Which sizes are filled up is told by weights alone, whose leading places must agree (judge/filling.py); what is computed of them then has
-such a dimension too, and is compared at the places that both have. What the filling does to anything else is judged where it does it.
+Which sizes are filled up is told by weights alone, whose leading places must agree (judge/pairs/filling.py); what is computed of
+them then has such a dimension too, and is compared at the places that both have. What the filling does to anything else is judged
+where it does it.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _analysed(
     trees: tuple[tuple[str, Tree], ...],
 ) -> OrderReport:
     from layerdiff.checkpoint.weights import weights_of
-    from layerdiff.judge.order import order_of_pair, order_of_trace
+    from layerdiff.judge.order.analysis import order_of_pair, order_of_trace
     from layerdiff.trace.reader import open_trace
 
     weights = weights_of(checkpoints)
@@ -163,7 +163,7 @@ def _said(report: OrderReport, format_name: str, stream: TextIO | None) -> str:
         return order_markdown(report)
     import shutil
 
-    from layerdiff.rows.order import order_lines, title_line
+    from layerdiff.rows.order.report import order_lines, title_line
     from layerdiff.rows.tones import line
     from layerdiff.text.render import render, wants_color
 

@@ -89,7 +89,7 @@ def _is_file(thing: str) -> bool:
 def _show(paths: tuple[str, ...]) -> int:
     from layerdiff.arithmetic.orders.probe import open_probe
     from layerdiff.cli.exits import OK
-    from layerdiff.rows.probe import probe_lines, side_by_side
+    from layerdiff.rows.order.probe import probe_lines, side_by_side
 
     if len(paths) > 2:
         raise UsageError(f"{len(paths)} probes: give one, or two to put side by side.")
@@ -217,7 +217,7 @@ def _answer(probe: Probe, output: Path | None, json: str | None) -> int:
     from layerdiff.arithmetic.orders.probe import as_text, save_probe
     from layerdiff.cli.exits import OK
     from layerdiff.cli.streams import out
-    from layerdiff.rows.probe import probe_lines
+    from layerdiff.rows.order.probe import probe_lines
 
     if output is not None:
         save_probe(probe, output)

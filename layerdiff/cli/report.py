@@ -81,7 +81,7 @@ def run(
 def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
     """The markdown, with how the calls at these sites added up."""
     from layerdiff.checkpoint.weights import weights_of
-    from layerdiff.judge.order import order_of_pair
+    from layerdiff.judge.order.analysis import order_of_pair
     from layerdiff.report.markdown import as_markdown
     from layerdiff.trace.reader import open_trace
 

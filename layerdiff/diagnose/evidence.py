@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerdiff.diagnose.whereabouts import whereabouts
 from layerdiff.errors import TraceError
-from layerdiff.judge.pairing import rows_of
+from layerdiff.judge.pairs.pairing import rows_of
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

@@ -9,10 +9,10 @@ import numpy as np
 
 from layerdiff.diagnose.findings import Notice
 from layerdiff.errors import TraceError
-from layerdiff.judge.exact import Found
-from layerdiff.judge.filling import Filled
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.placed import Part
+from layerdiff.judge.pairs.filling import Filled
+from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

@@ -16,8 +16,9 @@ from layerdiff.diagnose.rank_layers import missing_layers
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_rank
 from layerdiff.diagnose.ranks import findings_of_ranks
-from layerdiff.judge.exact import Found, can_judge_exactly
-from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.exact import can_judge_exactly
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import BEYOND, BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.judge.exact import Found, is_defect
+from layerdiff.judge.exact import is_defect
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Columns, Texts, Verdict

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.align.placement import PAD
 from layerdiff.diagnose.rank_values import RankValues
-from layerdiff.judge.exact import Found
-from layerdiff.judge.expert_ids import NOBODY, maps_used
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.expert_ids import NOBODY, maps_used
 from layerdiff.trace.schema import Role
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from layerdiff.align.stages import split_number
 from layerdiff.diagnose.rank_values import RULE, RankValues
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.schema import CallKind, Role

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.errors import TraceError
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.placed import Part, Placed
+from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

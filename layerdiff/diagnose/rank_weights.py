@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from layerdiff.align.layouts import RANK_BY_RANK
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
-from layerdiff.judge.exact import Found
-from layerdiff.judge.placed import Placed
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.placed import Placed
 from layerdiff.trace.schema import Role
 
 

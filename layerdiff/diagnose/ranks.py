@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
 from layerdiff.diagnose.rank_values import APART, Array, RankValues
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.tables import Columns
 from layerdiff.trace.schema import Role
 

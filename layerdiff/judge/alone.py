@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.collectives import FINDING, Told, check_collectives, collective_findings
-from layerdiff.judge.exact import Found
-from layerdiff.judge.pairing import Tables, calls_of, handed_state, interned
-from layerdiff.judge.rank_sums import Outcome
-from layerdiff.judge.replicas import PART, check_replicas
+from layerdiff.judge.collectives.agreement import FINDING, Told, check_collectives, collective_findings
+from layerdiff.judge.collectives.replicas import PART, check_replicas
+from layerdiff.judge.collectives.sums import Outcome
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.pairing import Tables, calls_of, handed_state, interned
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind

@@ -7,14 +7,14 @@ them under any profile, with or without the traces.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import NOTHING_FILLED, Fillings
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Columns, Source, Texts, Verdict
@@ -22,7 +22,7 @@ from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, Role
 
 if TYPE_CHECKING:  # a saved comparison is opened without what reads a trace
-    from layerdiff.judge.programs import Judgement
+    from layerdiff.judge.judging_programs import Judgement
     from layerdiff.trace.reader import TraceFile
 
 ALLOWED_BY: Final = {"tf32": "tf32", "quantised": "quantised", "collectives": "low-precision-collectives"}
@@ -31,17 +31,9 @@ _NEARLY: Final = 0.1
 NO_TORCH: Final = "judged by thresholds: judging by operators needs torch (pip install 'layerdiff[torch]')"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A local finding at a row of the table of sites."""
-
-    row: int
-    local: Local
-
-
 def can_judge_exactly(files: Both[TraceFile]) -> str | None:
     """Why two files are not judged by their operators; None where they are. An empty text where they recorded none."""
-    from layerdiff.judge.coverage import recorded_operators
+    from layerdiff.judge.programs.coverage import recorded_operators
 
     if not all(recorded_operators(file) for file in files):
         return ""
@@ -61,8 +53,8 @@ def judge_exactly(
 
     `trust`: namespaces beside ATen whose operators may be run again, where this machine has them.
     """
-    from layerdiff.judge.coverage import covered_calls
-    from layerdiff.judge.programs import judge_programs
+    from layerdiff.judge.judging_programs import judge_programs
+    from layerdiff.judge.programs.coverage import covered_calls
 
     reference, target = sites["reference_call"][rows], sites["target_call"][rows]
     both = (reference >= 0) & (target >= 0) & (sites["kind"][rows] == CallKind.MODULE)
@@ -186,8 +178,8 @@ def _equalities(sites: Columns, pairs: Columns) -> tuple[NDArray[np.bool_], NDAr
     return outputs, out, coming
 
 
-def apply_exact(sites: dict[str, NDArray[Any]], texts: Texts, found: Sequence[Found], profile: Profile) -> dict[str, NDArray[Any]]:
-    """Columns of verdicts with those of the exact judge in place of the thresholds', under a profile."""
+def apply_exact(sites: dict[str, NDArray[Any]], texts: Texts, found: Sequence[Found]) -> dict[str, NDArray[Any]]:
+    """Columns of verdicts with those of the exact judge in place of the thresholds'."""
     exact = sites["exact"] != BY_THRESHOLDS
     if not exact.any() and not found:
         return sites
@@ -214,31 +206,3 @@ def is_defect(local: Local, profile: Profile) -> bool:
     if local.verdict != Verdict.PRECISION or local.kind == "constant":
         return False
     return ALLOWED_BY.get(local.kind, "") not in profile.allow
-
-
-def to_json(found: Found) -> dict[str, Any]:
-    """A finding as JSON values."""
-    local = found.local
-    return {"row": found.row, **{name: getattr(local, name) for name in local.__dataclass_fields__}, "verdict": local.verdict.label}
-
-
-def from_json(data: Mapping[str, Any]) -> Found:
-    """A finding from what `to_json` made. Raises KeyError, TypeError or ValueError where it is none."""
-    verdict = Verdict[str(data["verdict"]).upper().replace("-", "_")]
-    calls = data["calls"]
-    if not (isinstance(calls, list) and len(calls) == 2 and isinstance(data["evidence"], dict)):
-        raise ValueError("a finding is not as it must be")
-    local = Local(
-        (int(calls[0]), int(calls[1])),
-        str(data["value"]),
-        verdict,
-        str(data["statement"]),
-        float(data["measured"]),
-        float(data["allowed"]),
-        str(data["rule"]),
-        cause=None if data["cause"] is None else str(data["cause"]),
-        kind=str(data["kind"]),
-        evidence=data["evidence"],
-        notice=data["notice"] is True,
-    )
-    return Found(int(data["row"]), local)

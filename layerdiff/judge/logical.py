@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from layerdiff.align.filling import refilled
 from layerdiff.errors import TraceError
-from layerdiff.judge.exact import Found, judge_exactly
-from layerdiff.judge.placed import Part, Placed
+from layerdiff.judge.exact import judge_exactly
+from layerdiff.judge.found import Found
+from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Texts
 from layerdiff.replay.overlaid import Laid, Overlaid, boundaries
 from layerdiff.sides import Both

@@ -8,9 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.verdict import Own
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.own import CONVICTING, excused, replay_own

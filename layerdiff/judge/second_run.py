@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.measuring import measure_values
-from layerdiff.judge.pairing import rows_of
+from layerdiff.judge.pairs.measuring import measure_values
+from layerdiff.judge.pairs.pairing import rows_of
 from layerdiff.judge.tables import Again, Columns, Texts, Verdict
 from layerdiff.replay.allowed import is_random
 from layerdiff.replay.recorded import Recorded

@@ -25,7 +25,7 @@ from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.markdown import as_markdown
 from layerdiff.rows.figures import amount, count
-from layerdiff.rows.grouped import grouped
+from layerdiff.rows.sites.grouped import grouped
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.as_json import strict
 from layerdiff.saved.comparison import Comparison

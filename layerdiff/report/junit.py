@@ -13,7 +13,7 @@ from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.report import facts
 from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import count, exact
-from layerdiff.rows.header import judged_by
+from layerdiff.rows.sites.header import judged_by
 from layerdiff.saved.comparison import Comparison
 
 

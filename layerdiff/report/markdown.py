@@ -17,12 +17,12 @@ from layerdiff.diagnose.findings import Origin
 from layerdiff.report import facts
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.report.order_markdown import order_markdown
-from layerdiff.rows.alone import checked
 from layerdiff.rows.figures import amount, count, exact
-from layerdiff.rows.further_runs import against_baseline, second_run, worst_beside
-from layerdiff.rows.grouped import Group, grouped
-from layerdiff.rows.header import judged_by
-from layerdiff.rows.placement_words import ranks_text
+from layerdiff.rows.ranks.alone import checked
+from layerdiff.rows.ranks.placement_words import ranks_text
+from layerdiff.rows.sites.further_runs import against_baseline, second_run, worst_beside
+from layerdiff.rows.sites.grouped import Group, grouped
+from layerdiff.rows.sites.header import judged_by
 from layerdiff.saved.comparison import Comparison, Side, Unpaired
 from layerdiff.saved.placements import Placements
 from layerdiff.trace.schema import CallKind

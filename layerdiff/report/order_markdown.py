@@ -8,9 +8,9 @@ from typing import Final
 from layerdiff.arithmetic.orders.analysis import Analysis, Hypothesis, OrderReport
 from layerdiff.report.escape import code, fenced, text
 from layerdiff.rows.figures import count
-from layerdiff.rows.order import mark_of
-from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
-from layerdiff.rows.order_ladder import is_skipped, number
+from layerdiff.rows.order.error import error_lines, profile_lines, term_lines
+from layerdiff.rows.order.ladder import is_skipped, number
+from layerdiff.rows.order.report import mark_of
 
 _CANDIDATES: Final = 12
 _ALSO: Final = 8

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.tables import PLACED, Columns, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind

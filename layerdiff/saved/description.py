@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from layerdiff.diagnose.findings import Notice, Origin
-from layerdiff.judge.exact import Found, from_json, to_json
+from layerdiff.judge.found import Found, from_json, to_json
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.as_json import number, strict
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, Json, SecondRun, Side, Unpaired

@@ -12,15 +12,15 @@ import numpy as np
 
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.alone import checked, commands
 from layerdiff.rows.cells import visible
-from layerdiff.rows.clean import differences_explained
 from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import against, amount, count, label, times
-from layerdiff.rows.further_runs import against_baseline, second_run
-from layerdiff.rows.grouped import Group, explained, grouped
-from layerdiff.rows.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
-from layerdiff.rows.placement_words import origin_text, placed_text
+from layerdiff.rows.ranks.alone import checked, commands
+from layerdiff.rows.ranks.placement_words import origin_text, placed_text
+from layerdiff.rows.sites.clean import differences_explained
+from layerdiff.rows.sites.further_runs import against_baseline, second_run
+from layerdiff.rows.sites.grouped import Group, explained, grouped
+from layerdiff.rows.sites.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.alignment_summary import PROPOSED
 from layerdiff.saved.comparison import Comparison

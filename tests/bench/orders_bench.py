@@ -17,7 +17,7 @@ SIZE = 4096
 _ANALYSE = """
 import resource, sys, time
 begin = time.perf_counter()
-from layerdiff.judge.order import order_of_trace
+from layerdiff.judge.order.analysis import order_of_trace
 from layerdiff.trace.reader import open_trace
 report = order_of_trace(open_trace(sys.argv[1]), "0")
 one = report.analyses[0]

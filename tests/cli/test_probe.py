@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerdiff.arithmetic.orders.probe import open_probe, save_probe
-from layerdiff.rows.probe import probe_lines
+from layerdiff.rows.order.probe import probe_lines
 from tests.arithmetic.test_probe_file import PROBE
 from tests.cli.conftest import Run
 from tests.replay.test_like import record_summing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Verdict

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerdiff.judge.bodies import Body, bodies, interface, whole_body
+from layerdiff.judge.programs.bodies import Body, bodies, interface, whole_body
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from tests.programs import module_pairs, opened, random, record, seeded

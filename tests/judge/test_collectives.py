@@ -10,8 +10,8 @@ import pytest
 
 from layerdiff.checking import check_ranks
 from layerdiff.judge.alone import ranks_together
-from layerdiff.judge.collectives import Told, check_collectives
-from layerdiff.judge.rank_sums import Outcome, reduced
+from layerdiff.judge.collectives.agreement import Told, check_collectives
+from layerdiff.judge.collectives.sums import Outcome, reduced
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.reader import open_trace
 from tests.ranks import Array, Rank, bf16

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from layerdiff.arithmetic.formats import format_named, round_to
-from layerdiff.judge.constants import NARROW, Constants, as_mask, is_masked, rounded_once, within_rounding
-from layerdiff.judge.reading import Reading
+from layerdiff.judge.programs.constants import NARROW, Constants, as_mask, is_masked, rounded_once, within_rounding
+from layerdiff.judge.programs.reading import Reading
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from tests.programs import opened, random, record, seeded

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from layerdiff.compare import compare_traces
-from layerdiff.judge.exact import Found, apply_exact, can_judge_exactly, from_json, is_defect, to_json
+from layerdiff.judge.exact import apply_exact, can_judge_exactly, is_defect
+from layerdiff.judge.found import Found, from_json, to_json
 from layerdiff.judge.local import Local
-from layerdiff.judge.profiles import Profile, load_profile
+from layerdiff.judge.profiles import load_profile
 from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
 from layerdiff.record.recorder import Recorder
 from tests.judge.judging import Tables
@@ -75,14 +76,14 @@ def table(*exact: int) -> Tables:
 
 def applied(tables: Tables, *found: Found) -> list[Verdict]:
     sites, _ = tables.columns()
-    return [Verdict(int(v)) for v in apply_exact(sites, tables.texts, found, Profile("strict"))["verdict"]]
+    return [Verdict(int(v)) for v in apply_exact(sites, tables.texts, found)["verdict"]]
 
 
 def test_exact_verdicts_stand_in_place_of_those_of_thresholds() -> None:
     tables = table(BY_THRESHOLDS, int(Verdict.INHERITED))
     assert [Verdict(8), Verdict.INHERITED] == applied(tables)
     sites, _ = tables.columns()
-    judged = apply_exact(sites, tables.texts, [], Profile("strict"))
+    judged = apply_exact(sites, tables.texts, [])
     assert [True, False] == np.isnan(judged["measured"]).tolist()
     assert (0.25, 1.5, "own replay") == (judged["measured"][1], judged["allowed"][1], tables.texts[int(judged["rule"][1])])
 
@@ -97,7 +98,7 @@ def test_the_worst_finding_of_a_site_is_its_verdict_and_a_notice_none() -> None:
 def test_nothing_exact_leaves_the_columns_as_they_are() -> None:
     tables = table(BY_THRESHOLDS)
     sites, _ = tables.columns()
-    assert sites is apply_exact(sites, tables.texts, [], Profile("strict"))
+    assert sites is apply_exact(sites, tables.texts, [])
 
 
 class Twice(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerdiff.judge.expert_ids import NOBODY, maps_used, placed_by_experts
+from layerdiff.judge.pairs.expert_ids import NOBODY, maps_used, placed_by_experts
 
 HELD = (np.array([0, 1]), np.array([2, 3]))
 CHOSEN = np.array([[0, 2], [3, 1], [2, 1], [1, 3], [0, 3]])

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerdiff.judge.meaning import judge_body
-from layerdiff.judge.noise import Rounding
-from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING, RATIO, BodyVerdict, Setting
+from layerdiff.judge.meaning.judging import judge_body
+from layerdiff.judge.programs.noise import Rounding
+from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, RATIO, BodyVerdict, Setting
 from layerdiff.judge.tables import Verdict
 from tests.programs import prepared, random, record
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerdiff.judge.measuring import measure_values
+from layerdiff.judge.pairs.measuring import measure_values
 from layerdiff.judge.tables import Source
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile, open_trace

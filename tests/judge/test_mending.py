@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerdiff.judge.mending import other_scalars, with_scalars
+from layerdiff.judge.meaning.mending import other_scalars, with_scalars
 from layerdiff.replay.recorded import Operation
 
 

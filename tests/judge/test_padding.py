@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerdiff.judge.padding import padded_positions, without_padding
-from layerdiff.judge.reading import Reading
+from layerdiff.judge.programs.padding import padded_positions, without_padding
+from layerdiff.judge.programs.reading import Reading
 from layerdiff.record.recorder import Recorder
 from layerdiff.replay.recorded import Recorded
 from tests.programs import opened

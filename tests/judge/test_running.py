@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from captures.kernels import Kernel
-from layerdiff.judge.decisions import with_decisions
-from layerdiff.judge.noise import Rounding
-from layerdiff.judge.running import compare_decisions, decides, follow
-from layerdiff.judge.setting import BodyVerdict, Setting
+from layerdiff.judge.meaning.decisions import with_decisions
+from layerdiff.judge.programs.noise import Rounding
+from layerdiff.judge.programs.running import compare_decisions, decides, follow
+from layerdiff.judge.programs.setting import BodyVerdict, Setting
 from layerdiff.replay.recorded import Operation
 from layerdiff.trace.arguments import Arguments
 from tests.programs import Prepared, prepared, random, record, seeded

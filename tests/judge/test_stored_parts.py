@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.placement import PAD, Placement
 from layerdiff.align.placements import readings
-from layerdiff.judge.stored_parts import same_parts
+from layerdiff.judge.pairs.stored_parts import same_parts
 from layerdiff.measure.equality import BLOCK_BYTES
 from layerdiff.trace.reader import StoredValue, open_trace
 from tests.trace.writing import write_model
@@ -30,7 +30,7 @@ SHAPES: list[tuple[tuple[int, ...], int]] = [
 def test_every_regular_reading_is_told_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dim: int, dtype: str
 ) -> None:
-    monkeypatch.setattr("layerdiff.judge.stored_parts.ROWS_BYTES", 1 << 20)
+    monkeypatch.setattr("layerdiff.judge.pairs.stored_parts.ROWS_BYTES", 1 << 20)
     whole = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     large = whole.nbytes // int(np.prod(shape[:dim])) > BLOCK_BYTES
     seen = set()

@@ -9,7 +9,7 @@ import pytest
 
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
-from layerdiff.judge.expert_ids import LOCAL
+from layerdiff.judge.pairs.expert_ids import LOCAL
 from layerdiff.saved.comparison import Comparison
 from tests.parallel.expected import placements
 from tests.parallel.local_experts import Local, record, record_rank

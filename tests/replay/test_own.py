@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from captures.kernels import Kernel
 from layerdiff.arithmetic.verdict import Own
-from layerdiff.judge.reading import Reading
+from layerdiff.judge.programs.reading import Reading
 from layerdiff.replay.own import excused, leaves_unwritten, replay_own
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay

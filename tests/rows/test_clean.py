@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.clean import differences_explained
+from layerdiff.rows.sites.clean import differences_explained
 from layerdiff.saved.comparison import Comparison
 from tests.comparisons import comparison
 

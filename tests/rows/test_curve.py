@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.curve import curve
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.curve import curve
+from layerdiff.rows.sites.table import Rows
 from tests.comparisons import ALLOWED, comparison, sites_per_step
 
 NORM = "model.layers.3.input_layernorm"

@@ -10,8 +10,8 @@ import pytest
 from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
 from layerdiff.report.markdown import as_markdown
-from layerdiff.rows.grouped import explained, grouped
-from layerdiff.rows.header import answer, judged_by
+from layerdiff.rows.sites.grouped import explained, grouped
+from layerdiff.rows.sites.header import answer, judged_by
 from layerdiff.saved.comparison import Comparison
 from layerdiff.text.summary import summary
 from tests.comparisons import comparison

@@ -8,9 +8,9 @@ import pytest
 
 from layerdiff.diagnose.findings import Notice
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.detail import detail
-from layerdiff.rows.header import about, answer, title
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.detail import detail
+from layerdiff.rows.sites.header import about, answer, title
+from layerdiff.rows.sites.table import Rows
 from tests.comparisons import comparison, layer
 
 NORM = "model.layers.3.input_layernorm"

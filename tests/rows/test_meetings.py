@@ -11,8 +11,8 @@ import pytest
 from layerdiff.compare import compare_traces
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.meeting_lines import MOST, meeting_lines
-from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
+from layerdiff.rows.ranks.meeting_lines import MOST, meeting_lines
+from layerdiff.rows.ranks.meetings import Meeting, Meetings, verdicts_of
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from tests.ranks import Rank

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.call_detail import call_detail
-from layerdiff.rows.call_record import CallRecord, picture_text
-from layerdiff.rows.operators import call_columns, call_heading, call_line, enclosing, has_calls, has_modules, inside, list_title
-from layerdiff.rows.table import Rows
+from layerdiff.rows.calls.detail import call_detail
+from layerdiff.rows.calls.listing import call_columns, call_heading, call_line, enclosing, has_calls, has_modules, inside, list_title
+from layerdiff.rows.calls.record import CallRecord, picture_text
+from layerdiff.rows.sites.table import Rows
 from layerdiff.sides import Both
 from tests.comparisons import comparison
 from tests.operator_comparisons import NORM_CALLS, Call, with_operators

@@ -8,10 +8,10 @@ import pytest
 
 from layerdiff.arithmetic.orders.analysis import Hypothesis, OrderReport, TermRange
 from layerdiff.arithmetic.orders.analysis import Test as Rung
-from layerdiff.rows.order import mark_of, order_lines, sides_of, title_line
-from layerdiff.rows.order_candidates import candidate_lines
-from layerdiff.rows.order_error import error_lines, profile_lines, term_lines
-from layerdiff.rows.order_ladder import ladder_lines, number
+from layerdiff.rows.order.candidates import candidate_lines
+from layerdiff.rows.order.error import error_lines, profile_lines, term_lines
+from layerdiff.rows.order.ladder import ladder_lines, number
+from layerdiff.rows.order.report import mark_of, order_lines, sides_of, title_line
 from layerdiff.rows.section import bar, heading
 from layerdiff.rows.tones import Line, Tone
 from tests.rows.order_reports import (

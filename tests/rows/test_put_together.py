@@ -14,8 +14,8 @@ import pytest
 from layerdiff.compare import compare_in_steps, compare_traces
 from layerdiff.errors import TraceError
 from layerdiff.measure.full import full
-from layerdiff.rows.put_together import ranks_of
-from layerdiff.rows.tensor import open_tensor
+from layerdiff.rows.tensor.pair import open_tensor
+from layerdiff.rows.tensor.put_together import ranks_of
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison

@@ -10,9 +10,9 @@ import pytest
 
 from layerdiff.align.runs import Run, runs_of
 from layerdiff.judge.tables import Placing, Verdict
-from layerdiff.rows.block_map import Cells, cells_of, closer, missing, row_of_rank, ruler, shares
-from layerdiff.rows.placement_words import holds_text, placed_text, ranks_text
-from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.ranks.block_map import Cells, cells_of, closer, missing, row_of_rank, ruler, shares
+from layerdiff.rows.ranks.held import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.ranks.placement_words import holds_text, placed_text, ranks_text
 from layerdiff.rows.tones import Tone, rank_tone
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.placements import Placements

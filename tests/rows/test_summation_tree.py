@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from layerdiff.arithmetic.orders.tree import Tree, chain, pairs
-from layerdiff.rows.probe import probe_lines, side_by_side
-from layerdiff.rows.summation_tree import tree_lines
+from layerdiff.rows.order.probe import probe_lines, side_by_side
+from layerdiff.rows.order.summation_tree import tree_lines
 from tests.arithmetic.test_probe_file import PROBE
 from tests.arithmetic.trees import at_random, backward, blocks, built, fused, lanes, pairwise, sequential
 

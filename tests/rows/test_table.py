@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.listing import Sort
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.listing import Sort
+from layerdiff.rows.sites.table import Rows
 from layerdiff.saved.comparison import Comparison
 from tests.comparisons import comparison, filling_in, of_size, sites_per_step
 

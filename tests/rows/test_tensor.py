@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from layerdiff.compare import compare_traces
 from layerdiff.errors import TraceError
-from layerdiff.rows.axes import bars_of, spread
-from layerdiff.rows.elements import decimal, element_lines, fields, hexadecimal, ulps
-from layerdiff.rows.examined import Examined, examine
-from layerdiff.rows.grid import Grid, Shown, flat_of, no_element
-from layerdiff.rows.measures import histogram_lines, number_lines
-from layerdiff.rows.picture import ODD, UNKNOWN_LEVEL, picture_of
-from layerdiff.rows.tensor import Held, OneSide, Tensor, layout, open_tensor
+from layerdiff.rows.tensor.axes import bars_of, spread
+from layerdiff.rows.tensor.elements import decimal, element_lines, fields, hexadecimal, ulps
+from layerdiff.rows.tensor.examined import Examined, examine
+from layerdiff.rows.tensor.grid import Grid, Shown, flat_of, no_element
+from layerdiff.rows.tensor.measures import histogram_lines, number_lines
+from layerdiff.rows.tensor.pair import Held, OneSide, Tensor, layout, open_tensor
+from layerdiff.rows.tensor.picture import ODD, UNKNOWN_LEVEL, picture_of
 from layerdiff.rows.traces import Traces
 from layerdiff.rows.values import index_text, pairs_of, position
 from layerdiff.saved.comparison import Comparison

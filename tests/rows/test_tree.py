@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerdiff.rows.tree import tree_of
+from layerdiff.rows.sites.tree import tree_of
 
 
 def preorder(parents: list[int]) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerdiff.rows.unreadable import why_unreadable
+from layerdiff.rows.tensor.unreadable import why_unreadable
 from layerdiff.trace.reader import open_trace
 from layerdiff.trace.schema import ValueKind
 from layerdiff.trace.writer import TraceWriter

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.listing import Sort
+from layerdiff.rows.sites.listing import Sort
 from layerdiff.tui.actions import LAYERS_ACTIONS
 from layerdiff.tui.app import LayerdiffApp
 from layerdiff.tui.screens.layers import LayersScreen
@@ -492,7 +492,7 @@ async def test_a_fault_of_our_own_does_not_leave_a_dead_screen() -> None:
 
 
 async def test_the_table_words_only_what_is_on_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerdiff.rows.table import Rows
+    from layerdiff.rows.sites.table import Rows
     from tests.comparisons import of_size
 
     worded: list[int] = []

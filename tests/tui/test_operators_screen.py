@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from layerdiff.judge.tables import Verdict
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.table import Rows
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.actions import OPERATOR_ACTIONS
 from layerdiff.tui.app import LayerdiffApp

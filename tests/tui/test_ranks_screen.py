@@ -15,7 +15,7 @@ from layerdiff.compare import Progress, compare_in_steps, compare_traces
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Source
 from layerdiff.progress import tell
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.app import LayerdiffApp
@@ -108,7 +108,7 @@ async def test_that_reading_takes_long_is_said(monkeypatch: pytest.MonkeyPatch, 
         raise TraceError("too late")
 
     monkeypatch.setattr("layerdiff.tui.screens.ranks._SOON_S", 0.05)
-    monkeypatch.setattr("layerdiff.rows.meetings.Meetings.__init__", slow)
+    monkeypatch.setattr("layerdiff.rows.ranks.meetings.Meetings.__init__", slow)
     made = four_ranks()
     app = LayerdiffApp(made)
     async with app.run_test(size=SIZE) as pilot:

@@ -9,9 +9,9 @@ import torch
 
 from layerdiff.compare import compare_traces
 from layerdiff.record.recorder import Recorder
-from layerdiff.rows.call_record import CallRecord, Producers, record_of
-from layerdiff.rows.operators import inside
-from layerdiff.rows.table import Rows
+from layerdiff.rows.calls.listing import inside
+from layerdiff.rows.calls.record import CallRecord, Producers, record_of
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.app import LayerdiffApp

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placement import PAD, Placement
-from layerdiff.judge.pairing import rows_of
-from layerdiff.judge.placed import Part, Placed
-from layerdiff.judge.ranked import RankedTables
+from layerdiff.judge.pairs.pairing import rows_of
+from layerdiff.judge.pairs.placed import Part, Placed
+from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.collectives.messages import messages
+from layerdiff.judge.collectives.moved import MOVING, expected
+from layerdiff.judge.collectives.rounds import rounds_of
 from layerdiff.judge.issued import POINT_TO_POINT, Issued, issued
-from layerdiff.judge.messages import messages
-from layerdiff.judge.moved import MOVING, expected
-from layerdiff.judge.rounds import rounds_of
 from layerdiff.replay.program import Meeting
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.reader import TraceFile

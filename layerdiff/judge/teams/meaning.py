@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
-from layerdiff.judge.coverage import covered_in
-from layerdiff.judge.exact import Found
+from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
-from layerdiff.judge.padding import dead_tokens, padded_positions
-from layerdiff.judge.placed import Placed
-from layerdiff.judge.ranked import RankedTables
-from layerdiff.judge.reading import Reading
-from layerdiff.judge.setting import BELOW_ROUNDING, NOTHING
+from layerdiff.judge.pairs.placed import Placed
+from layerdiff.judge.pairs.ranked import RankedTables
+from layerdiff.judge.programs.coverage import covered_in
+from layerdiff.judge.programs.padding import dead_tokens, padded_positions
+from layerdiff.judge.programs.reading import Reading
+from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING
 from layerdiff.judge.tables import Columns, Verdict
 from layerdiff.judge.teams.bodies import TeamBody, team_bodies, team_body
 from layerdiff.judge.teams.crossings import Crossings

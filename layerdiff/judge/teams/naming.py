@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
-from layerdiff.judge.mending import other_scalars, with_scalars
-from layerdiff.judge.naming import COPIES, numbers_in, shown, unmasked
-from layerdiff.judge.reach import reaching
-from layerdiff.judge.setting import NOTHING
+from layerdiff.judge.meaning.mending import other_scalars, with_scalars
+from layerdiff.judge.meaning.naming import COPIES, numbers_in, shown, unmasked
+from layerdiff.judge.meaning.reach import reaching
+from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
 from layerdiff.replay.refusal import CannotReplay

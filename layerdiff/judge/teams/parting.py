@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import infer, matched_places
-from layerdiff.judge.naming import unmasked
-from layerdiff.judge.padding import dead_elements, where_finite
-from layerdiff.judge.setting import NOTHING
+from layerdiff.judge.meaning.naming import unmasked
+from layerdiff.judge.programs.padding import dead_elements, where_finite
+from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.crossings import Crossing, TeamCall
 from layerdiff.judge.teams.running import TeamRan

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.decisions import allowed_margin, flip_of
 from layerdiff.judge.local import Local
-from layerdiff.judge.noise import Noise, Rounding, is_product
-from layerdiff.judge.precision import ratio_to_spread
-from layerdiff.judge.setting import RATIO
+from layerdiff.judge.meaning.decisions import allowed_margin, flip_of
+from layerdiff.judge.meaning.precision import ratio_to_spread
+from layerdiff.judge.programs.noise import Noise, Rounding, is_product
+from layerdiff.judge.programs.setting import RATIO
 from layerdiff.judge.tables import BEYOND, Verdict
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.crossings import Crossing, TeamCall

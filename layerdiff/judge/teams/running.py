@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
-from layerdiff.judge.constants import as_mask
-from layerdiff.judge.noise import Noise
-from layerdiff.judge.running import Decision, compare_decisions, copied, decides, follow
+from layerdiff.judge.programs.constants import as_mask
+from layerdiff.judge.programs.noise import Noise
+from layerdiff.judge.programs.running import Decision, compare_decisions, copied, decides, follow
+from layerdiff.judge.programs.wiring import is_float_cast
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.exchange import Exchange
 from layerdiff.judge.teams.weights import Weights
-from layerdiff.judge.wiring import is_float_cast
 from layerdiff.replay.program import Meeting, run_together
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.replay.refusal import CannotReplay

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
-from layerdiff.judge.constants import viewed, whole_constants
-from layerdiff.judge.placed import Part
+from layerdiff.judge.pairs.placed import Part
+from layerdiff.judge.programs.constants import viewed, whole_constants
 from layerdiff.judge.teams.crossings import Crossing
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay

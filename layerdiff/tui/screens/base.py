@@ -13,7 +13,7 @@ from layerdiff.tui.actions import Action
 from layerdiff.tui.widgets.lines import LinesView
 
 if TYPE_CHECKING:
-    from layerdiff.rows.table import Rows
+    from layerdiff.rows.sites.table import Rows
     from layerdiff.rows.traces import Traces
 
 

@@ -12,10 +12,10 @@ from textual import events
 from textual.app import ComposeResult
 
 from layerdiff.rows.cells import visible
-from layerdiff.rows.detail import detail
-from layerdiff.rows.header import about, answer, title
-from layerdiff.rows.listing import Sort
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.detail import detail
+from layerdiff.rows.sites.header import about, answer, title
+from layerdiff.rows.sites.listing import Sort
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import CallKind
@@ -245,7 +245,7 @@ class LayersScreen(ListingScreen):
 
     def _unfolds(self, row: int) -> bool:
         """Whether enter unfolds a call: where modules ran inside it. One with nothing but operators is opened closer."""
-        from layerdiff.rows.operators import has_modules
+        from layerdiff.rows.calls.listing import has_modules
 
         return self.rows is not None and has_modules(self.rows, row)
 
@@ -253,7 +253,7 @@ class LayersScreen(ListingScreen):
         """What a call that does not unfold is opened as: an operator among its neighbours, a module with its values."""
         if self.rows is None:
             return
-        from layerdiff.rows.operators import has_calls, is_operator
+        from layerdiff.rows.calls.listing import has_calls, is_operator
 
         if is_operator(self.rows, row) or has_calls(self.rows, row):
             self.action_calls()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerdiff.rows.listing import Sort
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.listing import Sort
+from layerdiff.rows.sites.table import Rows
 from layerdiff.saved.comparison import Comparison
 from layerdiff.tui.messages import Progress, Rejudge
 from layerdiff.tui.screens.comparing import ComparingScreen

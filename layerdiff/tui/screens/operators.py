@@ -13,10 +13,10 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from layerdiff.rows.call_detail import call_detail
-from layerdiff.rows.call_record import CallRecord, Producers, record_of
-from layerdiff.rows.operators import call_columns, call_heading, enclosing, inside, is_operator, list_title
-from layerdiff.rows.table import Rows
+from layerdiff.rows.calls.detail import call_detail
+from layerdiff.rows.calls.listing import call_columns, call_heading, enclosing, inside, is_operator, list_title
+from layerdiff.rows.calls.record import CallRecord, Producers, record_of
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.sides import Both

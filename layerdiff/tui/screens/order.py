@@ -22,11 +22,11 @@ from textual.screen import Screen
 from layerdiff.arithmetic.orders.analysis import OrderReport
 from layerdiff.errors import LayerdiffError
 from layerdiff.progress import listening
+from layerdiff.rows.calls.listing import is_operator
 from layerdiff.rows.cells import cell_width, shorten, visible, wrap
-from layerdiff.rows.operators import is_operator
-from layerdiff.rows.order import Side, order_lines, sides_of, title_line
-from layerdiff.rows.order_of_row import order_of_row
-from layerdiff.rows.table import Rows
+from layerdiff.rows.order.of_row import order_of_row
+from layerdiff.rows.order.report import Side, order_lines, sides_of, title_line
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.tui.actions import ORDER_ACTIONS, Action, bindings

@@ -18,11 +18,11 @@ from layerdiff.errors import LayerdiffError
 from layerdiff.judge.tables import Placing
 from layerdiff.progress import listening
 from layerdiff.rows.cells import visible
-from layerdiff.rows.meeting_lines import meeting_lines
-from layerdiff.rows.meetings import Meeting, Meetings, verdicts_of
-from layerdiff.rows.ranks import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.ranks.held import map_lines, nothing_lines, title_lines, values_of
+from layerdiff.rows.ranks.meeting_lines import meeting_lines
+from layerdiff.rows.ranks.meetings import Meeting, Meetings, verdicts_of
 from layerdiff.rows.section import said
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.placements import PlacedValue

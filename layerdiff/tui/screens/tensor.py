@@ -19,13 +19,13 @@ from textual.worker import get_current_worker
 
 from layerdiff.errors import LayerdiffError
 from layerdiff.rows.cells import cell_width, shorten, visible, wrap
-from layerdiff.rows.elements import element_lines
-from layerdiff.rows.examined import Examined, examine
-from layerdiff.rows.grid import flat_of, no_element
-from layerdiff.rows.measures import stored_lines
-from layerdiff.rows.put_together import of_ranks, ranks_of
-from layerdiff.rows.table import Rows
-from layerdiff.rows.tensor import open_tensor
+from layerdiff.rows.sites.table import Rows
+from layerdiff.rows.tensor.elements import element_lines
+from layerdiff.rows.tensor.examined import Examined, examine
+from layerdiff.rows.tensor.grid import flat_of, no_element
+from layerdiff.rows.tensor.measures import stored_lines
+from layerdiff.rows.tensor.pair import open_tensor
+from layerdiff.rows.tensor.put_together import of_ranks, ranks_of
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.rows.traces import Traces
 from layerdiff.rows.values import pairs_of, position, value_name

@@ -8,7 +8,7 @@ import numpy as np
 from rich.segment import Segment
 from textual.strip import Strip
 
-from layerdiff.rows.axes import Bars, axis_title, bars_of
+from layerdiff.rows.tensor.axes import Bars, axis_title, bars_of
 from layerdiff.rows.tones import Tone, line
 from layerdiff.tui.palette import color_style, strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane

@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from layerdiff.rows.operators import CallColumns, call_columns, call_line
-from layerdiff.rows.table import Rows
+from layerdiff.rows.calls.listing import CallColumns, call_columns, call_line
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Tone, line
 from layerdiff.tui.palette import palette_of, strip_of, tone_style
 

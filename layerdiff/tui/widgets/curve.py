@@ -19,8 +19,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from layerdiff.rows.cells import cell_width, shorten
-from layerdiff.rows.curve import Curve, curve
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.curve import Curve, curve
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Tone
 from layerdiff.tui.palette import color_style, tone_style
 from layerdiff.tui.widgets.lines import LinesView

@@ -9,7 +9,7 @@ from textual.strip import Strip
 
 from layerdiff.errors import TraceError
 from layerdiff.rows.cells import visible
-from layerdiff.rows.grid import Grid, Shown
+from layerdiff.rows.tensor.grid import Grid, Shown
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.palette import strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane
@@ -88,7 +88,7 @@ class GridPane(Pane):
     def choose(self, x: int, y: int) -> None:
         """The clicked element."""
         if self.grid is not None and y >= 1:
-            from layerdiff.rows.grid import CELL
+            from layerdiff.rows.tensor.grid import CELL
 
             self.row = self._top + (y - 1) // self.grid.lines_a_row
             self.column = self._left + max(0, x - self.grid.margin) // CELL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from layerdiff.rows.measures import histogram_lines, number_lines
+from layerdiff.rows.tensor.measures import histogram_lines, number_lines
 from layerdiff.rows.tones import Line
 from layerdiff.tui.widgets.pane import Pane
 

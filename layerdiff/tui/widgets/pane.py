@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
-from layerdiff.rows.examined import Examined
+from layerdiff.rows.tensor.examined import Examined
 from layerdiff.rows.tones import Line
 from layerdiff.tui.widgets.lines import LinesView
 

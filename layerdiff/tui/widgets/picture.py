@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rich.segment import Segment
 from textual.strip import Strip
 
-from layerdiff.rows.elements import element_lines
 from layerdiff.rows.figures import figure
-from layerdiff.rows.picture import ODD, UNKNOWN_LEVEL, Picture, caption, cell_line, picture_of
+from layerdiff.rows.tensor.elements import element_lines
+from layerdiff.rows.tensor.picture import ODD, UNKNOWN_LEVEL, Picture, caption, cell_line, picture_of
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.palette import color_style, strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from layerdiff.rows.table import Rows
+from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.palette import palette_of, strip_of, tone_style
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.segment import Segment
 from textual.strip import Strip
 
-from layerdiff.rows.elements import WorstColumns, worst_columns, worst_heading, worst_line
+from layerdiff.rows.tensor.elements import WorstColumns, worst_columns, worst_heading, worst_line
 from layerdiff.rows.tones import Tone, line
 from layerdiff.tui.palette import strip_of, tone_style
 from layerdiff.tui.widgets.pane import Pane

@@ -1,0 +1,307 @@
+"""`judge_programs`: the exact judge of two traces with operators: bodies, meaning, arithmetic, and each call's own replay.
+
+It needs torch. What it says is independent of any profile; `judge/exact.py` turns it into verdicts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
+from layerdiff.arithmetic.verdict import Own
+from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.carried import carried_flip
+from layerdiff.judge.meaning.folded import Folding
+from layerdiff.judge.meaning.judging import judge_body, precision_beside_folded
+from layerdiff.judge.meaning.meeting import Meeting
+from layerdiff.judge.meaning.routed import routed_otherwise
+from layerdiff.judge.own_calls import local_of
+from layerdiff.judge.programs.bodies import Body, Pair, bodies, whole_body
+from layerdiff.judge.programs.calls import align_calls
+from layerdiff.judge.programs.constants import NARROW, Constants, rounded_once, within_rounding
+from layerdiff.judge.programs.coverage import is_covered
+from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.noise import Rounding, is_product
+from layerdiff.judge.programs.padding import dead_tokens, padded_positions
+from layerdiff.judge.programs.reading import Reading
+from layerdiff.judge.programs.running import Programs
+from layerdiff.judge.programs.setting import Setting
+from layerdiff.judge.programs.states import with_states
+from layerdiff.judge.programs.wiring import Wiring
+from layerdiff.judge.tables import Verdict
+from layerdiff.replay.operators import CannotReplay
+from layerdiff.replay.overlaid import Overlaid
+from layerdiff.replay.own import CONVICTING, excused, leaves_unwritten, replay_own
+from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import NotRecorded
+from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.reader import TraceFile
+
+Array = NDArray[Any]
+NOTHING_IN_COMMON: Final = "what it returns has no value of the same form in both runs"
+"""Why a body without a single cut is not judged: two programs that hand on nothing comparable may compute anything."""
+
+
+@dataclass
+class Judgement:
+    """What exact arithmetic says of two traces of one process each."""
+
+    findings: list[Local] = field(default_factory=list)
+    own: dict[int, Own] = field(default_factory=dict)
+    """By operator call of the target: its own replay."""
+    excused: dict[int, str] = field(default_factory=dict)
+    unjudged: dict[int, str] = field(default_factory=dict)
+    """Why a call of the target (a module's: its body) could not be judged."""
+    by_thresholds: set[int] = field(default_factory=set)
+    """Those of the modules of which thresholds may still tell: bytes were not kept, or a call of theirs could not be judged."""
+    held: set[int] = field(default_factory=set)
+    """The target's calls that could not be run, and whose results were held against what the reference's program makes."""
+    unwritten: set[int] = field(default_factory=set)
+    """The target's calls that return memory without writing to it."""
+    judged: set[int] = field(default_factory=set)
+    """The module calls of the target whose bodies were judged, and those that were dissolved into one."""
+    compared: int = 0
+    same: int = 0
+
+
+def judge_programs(
+    files: Both[TraceFile],
+    pairs: Mapping[int, int],
+    covered: Both[set[int]],
+    settled: Collection[int] = (),
+    trust: Collection[str] = (),
+    fillings: Fillings = NOTHING_FILLED,
+) -> Iterator[tuple[int, int, Judgement]]:
+    """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
+
+    `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
+    `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
+    """
+    judge = _Judge(files, pairs, trust, fillings)
+    found = Judgement()
+    roots = judge.roots(pairs)
+    all_bodies = list(bodies(judge.runs, pairs, roots, fillings))
+    aligned = [align_calls(judge.runs, body) for body in all_bodies]
+    calls = {r: t for one in aligned for r, t in one.items()}
+    all_bodies = with_states(judge.runs, all_bodies, calls)
+    own_calls = [call for body in all_bodies for call in body.items.target if call not in settled and not judge.runs.target.is_module(call)]
+    total, done = len(all_bodies) + len(own_calls), 0
+    setting = judge.setting(all_bodies)
+    back = {t: r for r, t in calls.items()}
+    for body, own in zip(all_bodies, aligned, strict=True):
+        if is_covered(body, covered):
+            judge.judge(setting, body, own, calls, found)
+        done += 1
+        yield done, total, found
+    judge.let_folded_go(setting, all_bodies, aligned, calls, found)
+    for call in own_calls:
+        judge.replay(call, back.get(call), found)
+        done += 1
+        if done % 64 == 0:
+            yield done, total, found
+    for body in all_bodies:
+        _leave_to_thresholds(body, found)
+    yield total, total, found
+
+
+def _leave_to_thresholds(body: Body, found: Judgement) -> None:
+    """Nothing is said of a body with a call that was neither replayed nor held against anything, unless something was found in it."""
+    call = body.calls[1]
+    if call in found.judged and not body.interface.outputs and not body.children:
+        found.unjudged[call] = NOTHING_IN_COMMON
+        found.by_thresholds.add(call)
+        found.judged -= {call, *body.dissolved.target}
+        return
+    unknown = [item for item in body.items.target if item in found.unjudged and item not in found.held]
+    if call not in found.judged or not unknown or any(local.calls[1] in body.items.target and not local.notice for local in found.findings):
+        return
+    found.unjudged[call] = found.unjudged[unknown[0]]
+    found.by_thresholds.add(call)
+    found.judged.difference_update(body.dissolved.target)
+
+
+class _Judge:
+    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str], fillings: Fillings) -> None:
+        self._fillings = fillings
+        self.runs = files.map(lambda file: Recorded(file, trust))
+        self._pairs = pairs
+        self.contents = Reading(self.runs)
+        self._constants = Constants(self.runs, self.contents)
+        self._meeting = Meeting(self.runs, pairs, self._constants, self.contents)
+        self._told: set[str] = set()
+
+    def roots(self, pairs: Mapping[int, int]) -> list[Pair]:
+        """Pairs of module calls that nothing paired encloses."""
+        parents = self.runs.target.file.calls.parent
+        known = set(pairs.values())
+        found = []
+        for r, t in pairs.items():
+            up = int(parents[t])
+            while up >= 0 and up not in known:
+                up = int(parents[up])
+            if up < 0:
+                found.append((r, t))
+        return sorted(found, key=lambda pair: pair[1])
+
+    def setting(self, all_bodies: Sequence[Body]) -> Setting:
+        """The dtype map, from what modules return, and what depends on it. A dtype that no module returns is expected as it is."""
+        votes: dict[str, Counter[str]] = {}
+        for body in all_bodies:
+            for _, (r, t) in body.interface.outputs:
+                self._vote(votes, r, t)
+        expected = {name: votes_of.most_common(1)[0][0] for name, votes_of in votes.items()}
+        products: Counter[str] = Counter()
+        for body in all_bodies:
+            for call in body.items.target:
+                if not self.runs.target.is_module(call) and is_product((operation := self.runs.target.operation(call)).name):
+                    products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
+        product = products.most_common(1)[0][0] if products else None
+        laid = isinstance(self.runs.target.file, Overlaid)
+        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), fillings=self._fillings, laid=laid)
+
+    def _vote(self, votes: dict[str, Counter[str]], reference: int, target: int) -> None:
+        ours, theirs = self.runs.reference.file.dtype_name(reference), self.runs.target.file.dtype_name(target)
+        known = dtype_named(ours), dtype_named(theirs)
+        if all(one is not None and one.kind == "float" for one in known):
+            votes.setdefault(ours, Counter())[theirs] += 1
+
+    def judge(self, setting: Setting, body: Body, aligned: Mapping[int, int], calls: Mapping[int, int], found: Judgement) -> None:
+        """Meaning and arithmetic of one body."""
+        incoming = Incoming(self.runs, body, self._constants, calls, aligned, self.contents)
+        try:
+            wiring = Wiring(self.runs, body, incoming)
+            padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+            try:
+                said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
+            except NotRecorded:
+                raise
+            except CannotReplay:  # its control flow may depend on choices: judge the tokens for which both runs chose alike
+                whole = whole_body(self.runs, body.calls)  # its children stand for other experts, call by call
+                if whole is None:
+                    raise
+                whole = replace(whole, unpaired=body.unpaired)
+                inside = align_calls(self.runs, whole)
+                incoming = Incoming(self.runs, whole, self._constants, calls, inside, self.contents)
+                apart = routed_otherwise(Programs(self.runs, whole, incoming, inside, self.contents))
+                if apart is None:
+                    raise
+                dead = replace(setting, padded=dead_tokens(apart, padded))
+                said = judge_body(dead, whole, incoming, Wiring(self.runs, whole, incoming), inside)
+        except CannotReplay as refusal:
+            found.unjudged[body.calls[1]] = str(refusal)
+            if isinstance(refusal, NotRecorded):
+                found.by_thresholds.add(body.calls[1])
+            return
+        found.compared += said.compared
+        found.same += said.same
+        found.findings += self._meeting.reconverging(setting, body, said.findings, calls)
+        found.findings += self._rounded_constants(setting, body, aligned)
+        found.findings += self._sources(body, incoming)
+        for call, reason in said.opaque:
+            found.unjudged.setdefault(call, f"opaque: {reason}")
+            if call not in said.unheld:
+                found.held.add(call)
+        found.judged.add(body.calls[1])
+        found.judged.update(body.dissolved.target)
+
+    def let_folded_go(
+        self, setting: Setting, all_bodies: Sequence[Body], aligned: Sequence[Mapping[int, int]], calls: Mapping[int, int], found: Judgement
+    ) -> None:
+        """Take back what was found at weights that are folded into others."""
+        folding = Folding(
+            setting, self._pairs, self._constants, calls, lambda call: padded_positions(self.runs.target, call, self.contents)
+        )
+        found.findings[:], gone = folding.settle(all_bodies, found.findings)
+        for body, own in zip(all_bodies, aligned, strict=True):
+            if body.calls in gone:
+                incoming = Incoming(self.runs, body, self._constants, calls, own, self.contents)
+                padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+                found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
+
+    def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
+        """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""
+        back = {t: r for r, t in aligned.items()}
+        declared = {*setting.expected_dtype.values(), setting.rounding.product_dtype}
+        for call in body.items.target:
+            if self.runs.target.is_module(call) or self.runs.target.is_view(self.runs.target.operation(call)):
+                continue
+            for position, value in self.runs.target.operation(call).inputs.items():
+                weight = self.runs.target.weight(value)
+                if weight is None or weight[0] in self._told:
+                    continue
+                self._told.add(weight[0])
+                pair = self._constants.pair(weight[0])
+                if pair is None or (pair.rounded is None and pair.quantised is None):
+                    continue
+                how = f"rounded to {pair.rounded} once" if pair.rounded is not None else f"quantised to {pair.quantised}"
+                yield Local(
+                    (back.get(call, -1), call),
+                    position,
+                    Verdict.DEFECT if pair.rounded is not None and pair.rounded not in declared else Verdict.PRECISION,
+                    f"{weight[0]} was {how}",
+                    pair.difference,
+                    0.0,
+                    "constants",
+                    cause="rounded-constant" if pair.rounded is not None else "quantised-weight",
+                    kind="constant" if pair.rounded is not None else "quantised",
+                    evidence={"constant": weight[0], "dtype": pair.rounded or pair.quantised},
+                )
+
+    def _sources(self, body: Body, incoming: Incoming) -> Iterator[Local]:
+        """Values that no recorded call made, held against each other."""
+        files = self.runs.map(lambda run: run.file)
+        for reference, target in incoming.sources.items():
+            if self.runs.reference.weight(reference) is not None or self.runs.target.weight(target) is not None:
+                continue
+            prints = files.reference.fingerprint(reference), files.target.fingerprint(target)
+            dtypes = files.reference.dtype_name(reference), files.target.dtype_name(target)
+            if prints[0] is not None and prints[0] == prints[1] and dtypes[0] == dtypes[1]:
+                continue
+            try:
+                r, t = self.contents(self.runs.reference, reference), self.contents(self.runs.target, target)
+            except CannotReplay:
+                continue
+            if np.array_equal(r, t, equal_nan=r.dtype.kind == "f") or within_rounding(r, t, *dtypes) or rounded_once(r, t, NARROW):
+                continue
+            reader = incoming.reader(reference)
+            if reader is None:
+                continue
+            call, position = reader
+            off = float(np.count_nonzero(r != t))
+            statement = f"a value that no recorded call made differs in {off:.0f} of {r.size} elements"
+            yield Local((call, incoming.aligned(call)), f"source.{position}", Verdict.UNEXPLAINED, statement, off, 0.0, "sources")
+
+    def replay(self, call: int, partner: int | None, found: Judgement) -> None:
+        """Own replay of one call of the target."""
+        operation = self.runs.target.operation(call)
+        try:
+            own = replay_own(self.runs.target, operation, self.contents)
+        except CannotReplay as refusal:
+            found.unjudged.setdefault(call, str(refusal))
+            return
+        if own is None:
+            if leaves_unwritten(self.runs.target, operation):
+                found.unwritten.add(call)
+            return
+        found.own[call] = own
+        if own.verdict not in CONVICTING:
+            flip = None if partner is None else carried_flip(self.runs, (partner, call), self.contents)
+            found.findings += [] if flip is None else [flip]
+            return
+        if partner is not None:
+            theirs = self.runs.reference.operation(partner)
+            try:
+                other = replay_own(self.runs.reference, theirs, self.contents) if theirs.name == operation.name else None
+            except CannotReplay:
+                other = None
+            if excused(own, other):
+                found.excused[call] = "the reference's call has the same residual"
+                return
+        found.findings.append(local_of(own, (-1 if partner is None else partner, call), operation))

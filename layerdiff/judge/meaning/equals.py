@@ -1,0 +1,198 @@
+"""`Equals`: which values of one program the other makes, too.
+
+A value is known by its norm and by a projection that knows positions: without the second, a swapped head is the right one. The same
+elements with the axes in another order (heads before tokens) are equal, where the sizes tell the axes apart, and so are the
+columns of a fused product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice, permutations, product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.programs.running import Ran
+from layerdiff.judge.programs.setting import NOTHING
+
+Array = NDArray[Any]
+_NOT_FINITE = 7.5
+"""Stands for what is not finite: larger than what numbers are on the scale that tells them, and not so large that it outweighs them."""
+_MASK = 1e30
+"""What is as large is put there to be left out."""
+_WAYS = 6
+"""Ways to tell axes of one size apart that are tried."""
+
+
+class _Signature(NamedTuple):
+    scale: float
+    """A small magnitude of theirs. What follows is of asinh(x / scale): a mask that was added must not outweigh what it was added to."""
+    norm: float
+    ordered: float
+    """A projection of the elements in their row-major order."""
+    by_axes: tuple[float, ...]
+    """Ones whose weights hang on the index along each axis and on the size of the axis; none where two sizes are equal.
+
+    Where one program has the tokens in a row, axes of one size are told apart by trying: one for each way.
+    """
+
+
+class Equals:
+    """The values that a program made.
+
+    `limit` is what equal ones may be apart, relative to their norm; `tokens` are dimensions that the other program has as one.
+    """
+
+    def __init__(self, values: Iterable[Array], limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> None:
+        self._values, self._limit, self._tokens = list(values), limit, tokens
+        self._signed: dict[int, tuple[Array, _Signature]] = {}
+        self._known: dict[int, list[_Signature]] = {}
+        for made in self._values:
+            self._known.setdefault(made.size, []).append(self._signature(made))
+        self._columns: dict[tuple[int, int], Array | None] = {}
+
+    @classmethod
+    def of(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> Equals:
+        """Of all results that were kept."""
+        return cls((made for results in ran.results.values() for made in results.values()), limit, tokens)
+
+    def has(self, value: Array) -> bool:
+        """Whether a value is one of them."""
+        scale, size, ordered, by_axes = self._signature(value)
+        for known in self._known.get(value.size, ()):
+            limit = self._limit * max(size, known.norm)
+            if abs(size - known.norm) > limit or abs(scale - known.scale) > self._limit * scale:
+                continue
+            if abs(ordered - known.ordered) <= limit:
+                return True
+            if by_axes and any(abs(by_axes[0] - way) <= limit for way in known.by_axes):
+                return True
+        return self._has_columns(value)
+
+    def holds(self, ran: Ran, own: Equals, beside: Mapping[int, Mapping[str, Array]]) -> Set[int]:
+        """The calls of another program, which makes `own`, whose results are all among them, and are not exchanged for one another.
+
+        Zeros and single numbers say nothing. `beside` are the results of the calls aligned with those of `ran`: q in the place of k,
+        where k is made too, is a value that both make.
+        """
+        found = set()
+        for call, results in ran.results.items():
+            told = {position: made for position, made in results.items() if _tells(made)}
+            if not told or not all(made.size > 1 and np.any(made) and self.has(made) for made in told.values()):
+                continue
+            there = beside.get(call, {})
+            if all(self._is(made, there[position]) or not own.has(there[position]) for position, made in told.items() if position in there):
+                found.add(call)
+        return found
+
+    def _is(self, one: Array, other: Array) -> bool:
+        return one.size != other.size or Equals([other], self._limit, self._tokens).has(one)
+
+    def first_without(self, ran: Ran, inside: Set[int]) -> tuple[int, str] | None:
+        """The first result of another program's calls `inside` that is not among them: call and position."""
+        for call, results in ran.results.items():
+            for position, made in results.items():
+                if call in inside and _tells(made) and not self.has(made):
+                    return call, position
+        return None
+
+    def _signature(self, value: Array) -> _Signature:
+        """Kept with the value itself: what another array has at its place in memory afterwards is another one."""
+        known = self._signed.get(id(value))
+        if known is None or known[0] is not value:
+            known = self._signed[id(value)] = value, _signature(value, self._tokens)
+        return known[1]
+
+    def _has_columns(self, value: Array) -> bool:
+        """Whether a value has the columns of values of other widths: what a fused product makes at once, or one that it is made of.
+
+        A column is all that lies along the other dimensions. Values of the same width do not count: columns in another order
+        are another value.
+        """
+        if value.ndim < 2 or value.dtype.kind != "f" or not np.isfinite(value).all():
+            return False
+        width, rows = value.shape[-1], value.size // value.shape[-1]
+        known = self._projected_columns(rows, width)
+        if known is None:
+            return False
+        order = np.argsort(known, kind="stable")
+        mine = _weights(rows) @ value.reshape(rows, width)
+        at = np.clip(np.searchsorted(known[order], mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
+        below, above = order[at - 1], order[at]
+        nearest = np.where(np.abs(known[below] - mine) < np.abs(known[above] - mine), below, above)
+        size = float(np.max(np.abs(value), initial=0.0)) * rows
+        equal = bool(np.all(np.abs(known[nearest] - mine) <= self._limit * size))
+        return equal and bool(np.all(np.diff(nearest) > 0))  # in the order in which they were made
+
+    def _projected_columns(self, rows: int, width: int) -> Array | None:
+        """A projection of each column of the values of so many rows and of another width."""
+        if (rows, width) not in self._columns:
+            found = [
+                one.reshape(rows, -1)
+                for one in self._values
+                if one.dtype.kind == "f" and one.ndim >= 2 and one.size and one.shape[-1] != width and one.size // one.shape[-1] == rows
+            ]
+            known = np.concatenate([_weights(rows) @ np.where(np.isfinite(one), one, _NOT_FINITE) for one in found]) if found else None
+            self._columns[rows, width] = known if rows >= 2 else None
+        return self._columns[rows, width]
+
+
+def _tells(made: Array) -> bool:
+    """Whether a result says anything: it is not empty, nor memory that nobody has written yet."""
+    return bool(made.size) and not (made.dtype.kind == "f" and bool(np.isnan(made).all()))
+
+
+def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
+    finite = np.isfinite(x)
+    scale = _scale(x) if x.dtype.kind == "f" else 1.0
+    whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
+    flat = whole.reshape(-1)
+    together = math.prod(tokens)
+    sizes = [part for size in x.shape for part in (tokens if tokens and size == together else (size,)) if part != 1]
+    by_axes: tuple[float, ...] = ()
+    if len(sizes) > 1 and (tokens or len(set(sizes)) == len(sizes)):
+        by_axes = tuple(_projected(whole.reshape(sizes), sizes, way) for way in islice(_ways(sizes), _WAYS))
+    return _Signature(scale, float(np.sqrt(np.dot(flat, flat))), float(np.dot(flat, _weights(flat.size))), by_axes)
+
+
+def _scale(x: Array) -> float:
+    """The magnitude that a twentieth of the elements is below, or 1e-9 of the median where that is more; of those that are no mask."""
+    size = np.abs(x)
+    size = size[(size > 0) & (size < _MASK)]
+    if not size.size:
+        return 1.0
+    low, middle = size.size // 20, size.size // 2
+    sorted_there = np.partition(size, (low, middle))
+    return float(max(sorted_there[low], NOTHING * sorted_there[middle]))
+
+
+def _ways(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """For each axis which one of those of its size it is: in their order first, then in every other."""
+    axes = {size: [axis for axis, one in enumerate(sizes) if one == size] for size in dict.fromkeys(sizes)}
+    for orders in product(*(permutations(range(len(group))) for group in axes.values())):
+        way = [0] * len(sizes)
+        for group, order in zip(axes.values(), orders, strict=True):
+            for axis, number in zip(group, order, strict=True):
+                way[axis] = number
+        yield tuple(way)
+
+
+def _projected(left: Array, sizes: Sequence[int], way: Sequence[int]) -> float:
+    for size, number in zip(reversed(sizes), reversed(way), strict=True):
+        left = left @ _weights(size, number)
+    return float(left)
+
+
+_known_weights: dict[tuple[int, int], NDArray[np.float64]] = {}
+
+
+def _weights(count: int, seed: int = 0) -> NDArray[np.float64]:
+    found = _known_weights.get((count, seed))
+    if found is None:
+        if len(_known_weights) > 64:
+            _known_weights.clear()
+        found = _known_weights[count, seed] = np.random.default_rng(seed).standard_normal(count)
+    return found

@@ -1,0 +1,228 @@
+"""`Folding`: weights that one run keeps folded into others: a gain into the projections behind it, a scale into queries, LoRA merged.
+
+Each body by itself computes something else then. The smallest module around is taken whole, each program with its own weights, and what
+they return must lie no further apart than one rounding of each of those weights makes. That alone would let a fault below it through: so
+what a body was blamed for is let go only where undoing it is told from rounding, and does not explain what is left of the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.meeting import leaves_state
+from layerdiff.judge.meaning.region import Base, Change, Region
+from layerdiff.judge.meaning.stored import Stored
+from layerdiff.judge.programs.bodies import Body, Pair, whole_body
+from layerdiff.judge.programs.constants import Constants
+from layerdiff.judge.programs.running import Programs
+from layerdiff.judge.programs.setting import Setting
+from layerdiff.judge.programs.states import with_states
+from layerdiff.judge.tables import Verdict
+from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+
+Array = NDArray[Any]
+_AROUND: Final = 3
+"""How many modules, the body's own and those around it, are tried as a whole."""
+_Blamed = tuple[str, frozenset[tuple[str, str, str]]]
+"""The site of a module, and site, value and static difference of what is blamed in it."""
+_MOST_TRIALS: Final = 256
+"""Programs run, in all, to see whether one fault among folded weights is what keeps a module from meeting."""
+
+
+class Folding:
+    """Acquits what is folded. `pairs`: of module calls; `calls`: of operator calls; both by the reference's."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        pairs: Mapping[int, int],
+        constants: Constants,
+        calls: Mapping[int, int],
+        padded: Callable[[int], NDArray[np.bool_] | None],
+    ) -> None:
+        self._setting, self._pairs, self._constants, self._calls, self._padded = setting, pairs, constants, calls, padded
+        self._runs: Both[Recorded] = setting.runs
+        self._never: set[Pair] = set()
+        """Modules that cannot be taken whole, or in which no weight is another. A region is large, and none is kept."""
+        self._trials = 0
+        self._shown: set[_Blamed] = set()
+        """Modules, and what they were blamed for, that were shown to be folded in one call: their weights are the same in all."""
+        self._parting: set[_Blamed] = set()
+        """Those that do not meet in one call: what two programs are in one, they are in all."""
+
+    def settle(self, all_bodies: Sequence[Body], findings: Sequence[Local]) -> tuple[list[Local], set[Pair]]:
+        """The findings without those of weights that are folded, and what is said of these; and the bodies of which nothing is left."""
+        home = _homes(all_bodies)
+        blamed = [local for local in findings if _is_meaning(local) and _home(home, local) is not None]
+        if not blamed:
+            return list(findings), set()
+        regions = self._around({body for local in blamed if (body := _home(home, local)) is not None})
+        said: list[Local] = []
+        left = list(blamed)
+        for besides in (False, True):
+            tried: set[frozenset[int]] = set()
+            for pair in regions:
+                inside = self._inside(pair, left)
+                blame = frozenset(map(id, inside))
+                region = self._region(pair) if len(inside) > besides and blame not in tried else None
+                if region is None:
+                    continue  # what parts in a module and nowhere around it meets in it, or only dilutes
+                tried.add(blame)
+                if not besides and self._blamed(pair, inside) in self._parting:
+                    continue
+                freed, notice = self._free(pair, region, inside, besides=besides)
+                left = [local for local in left if not any(local is one for one in freed)]
+                said += notice
+        kept = {id(local) for local in left}
+        gone = {body for local in blamed if id(local) not in kept and (body := _home(home, local)) is not None}
+        gone -= {body for local in left if (body := _home(home, local)) is not None}
+        return [local for local in findings if not _is_meaning(local) or id(local) in kept or _home(home, local) is None] + said, gone
+
+    def _around(self, bodies: Iterable[Pair]) -> list[Pair]:
+        """The modules that are tried, the innermost first."""
+        found: dict[Pair, int] = {}
+        parents = self._runs.map(lambda run: run.file.calls.parent)
+        for r, t in bodies:
+            for _ in range(_AROUND):
+                if r < 0 or t < 0 or self._pairs.get(r) != t:
+                    break
+                found[r, t] = self._depth(t)
+                r, t = int(parents.reference[r]), int(parents.target[t])
+        return sorted(found, key=lambda pair: (-found[pair], pair[1]))
+
+    def _depth(self, call: int) -> int:
+        depth, parents = 0, self._runs.target.file.calls.parent
+        while (call := int(parents[call])) >= 0:
+            depth += 1
+        return depth
+
+    def _inside(self, pair: Pair, left: Sequence[Local]) -> list[Local]:
+        parents = [run.file.calls.parent for run in self._runs]
+
+        def within(side: int, call: int) -> bool:
+            while call >= 0 and call != pair[side]:
+                call = int(parents[side][call])
+            return call >= 0
+
+        return [local for local in left if any(call >= 0 and within(side, call) for side, call in enumerate(local.calls))]
+
+    def _region(self, pair: Pair) -> Region | None:
+        """The module taken whole; None where it cannot be, or no weight in it is another."""
+        found = None if pair in self._never else self._made(pair)
+        if found is None:
+            self._never.add(pair)
+        return found
+
+    def _made(self, pair: Pair) -> Region | None:
+        whole = whole_body(self._runs, pair)
+        if whole is None:
+            return None
+        whole = with_states(self._runs, [whole], self._calls)[0]
+        if leaves_state(self._runs, whole):
+            return None
+        inside = set(whole.items.reference)
+        aligned = {one: other for one, other in self._calls.items() if one in inside}
+        stored = Stored(self._runs, whole, self._constants, self._calls, aligned, self._setting.contents)
+        if not any(stored.own_weights):
+            return None
+        try:
+            programs = Programs(self._runs, whole, stored, aligned, self._setting.contents)
+            return Region(replace(self._setting, padded=self._padded(pair[1])), programs, stored)
+        except CannotReplay:
+            return None
+
+    def _free(self, pair: Pair, region: Region, inside: Sequence[Local], *, besides: bool) -> tuple[list[Local], list[Local]]:
+        """Those of the findings inside a module that are folded weights, and what is said. `besides`: beside one fault that is none."""
+        best: tuple[list[Local], Base] | None = None
+        try:
+            if not besides and (base := region.base(Change())) is not None:
+                best = self._folded(pair, region, base, inside), base
+            elif not besides:
+                self._parting.add(self._blamed(pair, inside))
+            if best is not None or besides:
+                best = self._beside_a_fault(pair, region, inside, best)
+        except CannotReplay:
+            return [], []
+        if best is None or not best[0]:
+            return [], []
+        return best[0], [_said(pair, region, best[0], best[1].ratio, everything=len(best[0]) == len(inside))]
+
+    def _beside_a_fault(
+        self, pair: Pair, region: Region, inside: Sequence[Local], best: tuple[list[Local], Base] | None
+    ) -> tuple[list[Local], Base] | None:
+        """What more is folded once one of the findings that are left is taken for a fault: that with which most is."""
+        for fault in inside:
+            rest = [local for local in inside if local is not fault]
+            if not rest or (best is not None and (any(fault is one for one in best[0]) or len(best[0]) >= len(rest))):
+                continue
+            for changed in region.faulty(fault):
+                self._trials += 1
+                base = region.base(changed) if self._trials <= _MOST_TRIALS else None
+                freed = [] if base is None else self._folded(pair, region, base, rest)
+                if base is not None and len(freed) > (0 if best is None else len(best[0])):
+                    best = freed, base
+        return best
+
+    def _blamed(self, pair: Pair, found: Sequence[Local]) -> _Blamed:
+        file = self._runs.target.file
+        sites = [file.site(one.calls[1]) if one.calls[1] >= 0 else "" for one in found]
+        static = [str(one.evidence.get("static")) for one in found]
+        return file.site(pair[1]), frozenset((site, one.value, text) for site, one, text in zip(sites, found, static, strict=True))
+
+    def _folded(self, pair: Pair, region: Region, base: Base, found: Sequence[Local]) -> list[Local]:
+        key = self._blamed(pair, found)
+        if key in self._shown and not base.changed:
+            return list(found)
+        each = {id(one): self._blamed(pair, [one]) for one in found}
+        freed = [one for one in found if ("constant" in one.evidence and each[id(one)] in self._shown) or region.is_folded(one, base)]
+        self._shown |= {each[id(one)] for one in freed}
+        if len(freed) == len(found) and not base.changed:
+            self._shown.add(key)
+        return freed
+
+
+def _said(pair: Pair, region: Region, freed: Sequence[Local], ratio: float, *, everything: bool) -> Local:
+    names = region.weights(None if everything else freed)
+    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    evidence = {"folded": names, "findings": len(freed)}
+    rule = "folded weights: both programs of the module whole"
+    codes = region.quantised
+    if codes is not None:
+        statement = f"weights are kept as {codes} ({some}): {ratio:.2g} of what half a step of each makes"
+        evidence |= {"constant": names[0] if names else "", "dtype": codes}
+        calls, cause = freed[0].calls, "quantised-weight"
+        return Local(calls, "out", Verdict.PRECISION, statement, ratio, region.limit, rule, cause, "quantised", evidence)
+    statement = f"weights are folded ({some}): the functions are equal, within {ratio:.2g} of what one rounding of each weight makes"
+    return Local(
+        pair, "out", Verdict.INHERITED, statement, ratio, region.limit, rule, kind="weight-differs", evidence=evidence, notice=True
+    )
+
+
+def _is_meaning(local: Local) -> bool:
+    return not local.notice and "meaning" in local.evidence and local.verdict != Verdict.BROKEN
+
+
+@dataclass(frozen=True)
+class _Homes:
+    reference: dict[int, Pair]
+    target: dict[int, Pair]
+
+
+def _homes(all_bodies: Sequence[Body]) -> _Homes:
+    found = _Homes({}, {})
+    for body in all_bodies:
+        found.reference.update({item: body.calls for item in (*body.items.reference, *body.dissolved.reference, body.calls[0])})
+        found.target.update({item: body.calls for item in (*body.items.target, *body.dissolved.target, body.calls[1])})
+    return found
+
+
+def _home(homes: _Homes, local: Local) -> Pair | None:
+    return homes.target.get(local.calls[1]) if local.calls[1] >= 0 else homes.reference.get(local.calls[0])

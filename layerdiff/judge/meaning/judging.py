@@ -1,0 +1,261 @@
+"""Meaning and arithmetic of one body: do both programs compute the same, and did the target make what its program says.
+
+Where the wiring of a cut is the same, the meaning is, and nothing is run. Else both programs run in float64 on the target's incoming
+values; where they part at a cut, the first exact value of one that the other never makes names the call. Once a call is named, its
+result is handed to the reference's program too, so that a second fault behind it still shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
+from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, numbers_in, other_draws, unmasked
+from layerdiff.judge.meaning.precision import coarser_calls, find_precision
+from layerdiff.judge.meaning.reach import cone
+from layerdiff.judge.programs.accumulated import came_in_apart
+from layerdiff.judge.programs.bodies import Body
+from layerdiff.judge.programs.constants import as_mask, is_masked
+from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.padding import without_padding
+from layerdiff.judge.programs.running import Programs, Ran
+from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, Setting
+from layerdiff.judge.programs.wiring import Wiring
+from layerdiff.judge.tables import Verdict
+from layerdiff.measure.rows import RowDifference, row_difference
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+
+Array = NDArray[Any]
+_MOST_FAULTS: Final = 8
+_NEARER: Final = 0.9
+_OTHER_NUMBERS: Final = 16.0
+"""Roundoffs that what two programs make may be apart where the reference's reads state of its own run. Measured in one layer: up to 2.7."""
+_ACCUMULATED: Final = 2.5
+"""Times what came into the module, in this step and before, that it may be apart in later layers: the state was made of that. Measured,
+decoding with static, dynamic, paged and ring caches in fp32 and bf16: up to 2.0 beyond 16 roundoffs; one slot that is stale: 2.8 to 5."""
+
+
+def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring, aligned: Mapping[int, int]) -> BodyVerdict:
+    """The local findings of one body. Raises CannotReplay where what is needed was not recorded."""
+    said = BodyVerdict()
+    cuts = _cuts(body)
+    differing = [cut for cut in cuts if not wiring.same(*cut)]
+    said.compared, said.same = len(cuts), len(cuts) - len(differing)
+    coarse = coarser_calls(setting, body, aligned)
+    if not differing and not coarse and not setting.laid:
+        return said
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents, setting.fillings)
+    theirs = programs.run("target")
+    said.opaque = theirs.opaque
+    ours, kept = with_decisions(setting, programs, theirs, said)
+    said.unheld = {programs.aligned.get(call, -1) for call, _ in ours.opaque} & {call for call, _ in theirs.opaque}
+    opaque = {call for call, _ in (*theirs.opaque, *ours.opaque)}
+    told = [cut for cut in differing if not opaque or not (opaque & (cone(programs, "target", cut) | cone(programs, "reference", cut)))]
+    faults, ours = _faults(setting, programs, wiring, theirs, ours, kept, told, said)
+    if not faults:
+        said.findings += other_draws(programs, wiring)
+        hidden = {cut for cut in differing if cut not in told}
+        said.findings += _before_opaque(programs, wiring, theirs, ours, sorted(hidden), kept)
+        find_precision(setting, programs, theirs, ours, kept, coarse, cuts, hidden, said)
+    return said
+
+
+def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, aligned: Mapping[int, int]) -> list[Local]:
+    """What arithmetic says of a body whose program is another function for folded weights alone: its own is right there."""
+    said = BodyVerdict()
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
+    try:
+        theirs = programs.run("target")
+        coarse = coarser_calls(setting, body, aligned)
+        find_precision(setting, programs, theirs, theirs, frozenset(), coarse, _cuts(body), set(), said, folded=True)
+    except CannotReplay:
+        return []
+    return said.findings
+
+
+def _cuts(body: Body) -> list[Cut]:
+    found = [(pair, position) for pair, interface in body.children.items() for position, _ in interface.inputs]
+    return found + [(body.calls, position) for position, _ in body.interface.outputs]
+
+
+def _faults(
+    setting: Setting,
+    programs: Programs,
+    wiring: Wiring,
+    theirs: Ran,
+    ours: Ran,
+    kept: frozenset[int],
+    differing: list[Cut],
+    said: BodyVerdict,
+) -> tuple[bool, Ran]:
+    """Finds faults one after another, each time with those found before taken over; returns whether there were any."""
+    taken: dict[int, Mapping[str, Array]] = {}
+    passed: dict[int, Mapping[str, Array]] = {}
+    named: set[tuple[int, int]] = set()
+    watched: Ran | None = None
+    for _ in range(_MOST_FAULTS):
+        worst = _worst_cut(setting, ours, theirs, differing)
+        if worst is None:
+            break
+        cut, difference = worst
+        if programs.incoming.alone and not named:
+            allowed = _OTHER_NUMBERS * setting.rounding.coarsest(programs.body)
+            if difference.figure > allowed:
+                allowed = max(allowed, _ACCUMULATED * came_in_apart(setting.runs, setting.contents, programs.body))
+            if difference.figure <= allowed:
+                break  # state that the two keep in different forms, each its own: no further apart than what it was made of
+        if watched is None:
+            watched = programs.run("target", watch=True, taken=passed)
+        ours = programs.run("reference", watch=True, kept=kept, taken=taken)
+        own = {call: ours.results[call] for call in kept if call in ours.results}
+        decided = decided_otherwise(setting, programs, ours, theirs, cut, {**taken, **own})
+        if decided is not None:
+            said.findings.append(decided[0])
+            differing = [other for other in differing if other != cut]
+            if decided[2]:  # what follows from the choice is no fault either
+                taken[decided[1]] = decided[2]
+                ours = programs.run("reference", kept=kept, taken=taken)
+            continue
+        place = name_call(programs, wiring, ours, watched, cut, difference.figure) or name_wiring(programs, cut)
+        if place is None or (named and "handed_to" in place[2]):  # not made here; or what a fault that was named does elsewhere
+            differing = [other for other in differing if other != cut]
+            continue
+        calls, value, evidence = place
+        over = _passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure) if calls[0] < 0 else None
+        surely = over is not None or "constant" in evidence or ", reference " in str(evidence.get("static"))
+        if calls in named or (passed and not surely):
+            break
+        named.add(calls)
+        said.findings.append(_meaning(calls, value, cut, difference, evidence, broken=_loses_numbers(setting, ours, theirs, cut)))
+        if over is not None:
+            passed, theirs, watched = *over, None
+            ours = programs.run("reference", kept=kept, taken=taken)
+            continue
+        if calls[0] < 0 or calls[1] not in watched.results or setting.runs.reference.is_module(calls[0]):
+            break  # nothing to take over: what lies behind is not told apart
+        taken[calls[0]] = watched.results[calls[1]]
+        try:
+            ours = programs.run("reference", kept=kept, taken=taken)
+        except CannotReplay:  # what the target made there does not fit the reference's program
+            break
+    return bool(named), ours
+
+
+def _passed_over(
+    setting: Setting, programs: Programs, ours: Ran, cuts: list[Cut], call: int, passed: Mapping[int, Mapping[str, Array]], figure: float
+) -> tuple[dict[int, Mapping[str, Array]], Ran] | None:
+    """The target's program without a call that it adds: what the call was given goes on in its place. None where that is no nearer."""
+    operation = programs.runs.target.operation(call)
+    if operation.writes or set(operation.outputs) != {"out"}:
+        return None
+    shape = programs.runs.target.file.shape(operation.outputs["out"])
+    given = programs.run("target", taken=passed, looked_at=call).operands.get(call)
+    for operand in given.args if given is not None else ():
+        if isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and operand.shape == shape:
+            tried = {**passed, call: {"out": operand}}
+            ran = programs.run("target", taken=tried)
+            worst = _worst_cut(setting, ours, ran, cuts)
+            if worst is None or worst[1].figure < _NEARER * figure:
+                return tried, ran
+    return None
+
+
+def _worst_cut(setting: Setting, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:
+    found: tuple[Cut, RowDifference] | None = None
+    for cut in cuts:
+        (r, t), position = cut
+        one, other = ours.cuts.get((r, position)), theirs.cuts.get((t, position))
+        if one is None or other is None:
+            continue
+        one, other = setting.fillings.beside(one, other)
+        other = as_mask(other.reshape(one.shape), one)
+        difference = row_difference(unmasked(without_padding(one, other, setting.padded)), unmasked(other))
+        if difference.figure > NOTHING and (found is None or difference.figure > found[1].figure):
+            found = cut, difference
+    return found
+
+
+def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, hidden: list[Cut], kept: frozenset[int]) -> list[Local]:
+    """The first call with other scalars on the way to calls that could not be run, where both sides have the same such calls.
+
+    What such a call makes is taken as recorded, so that nothing shows behind it.
+    """
+    opaque = {call: programs.aligned.get(call) for call, _ in ours.opaque}
+    if not hidden or set(opaque.values()) != {call for call, _ in theirs.opaque}:
+        return []
+    if any(t is None or wiring.scalars.reference.get(r) != wiring.scalars.target.get(t) for r, t in opaque.items()):
+        return []
+    watched = Both(programs.run("reference", watch=True, kept=kept), programs.run("target", watch=True))
+    for cut in hidden:
+        changed = changed_call(programs, wiring, watched.reference, watched.target, cut)
+        if changed is not None:
+            calls, position, evidence = changed
+            made = watched.reference.results[calls[0]][position], watched.target.results[calls[1]][position]
+            difference = row_difference(unmasked(made[0]), unmasked(made[1].reshape(made[0].shape)))
+            return [_meaning(calls, position, cut, difference, evidence, broken=False)]
+    return []
+
+
+def _loses_numbers(setting: Setting, ours: Ran, theirs: Ran, cut: Cut) -> bool:
+    """Whether the target's program has NaN or Inf where the reference's is finite."""
+    (r, t), position = cut
+    one, other = setting.fillings.beside(ours.cuts[r, position], theirs.cuts[t, position])
+    return one.dtype.kind == "f" and bool(np.any(np.isfinite(one) & ~is_masked(one) & ~np.isfinite(other.reshape(one.shape))))
+
+
+def _meaning(
+    calls: tuple[int, int],
+    value: str,
+    cut: Cut,
+    difference: RowDifference,
+    evidence: dict[str, Any],
+    *,
+    broken: bool,
+) -> Local:
+    figure = difference.figure
+    static = evidence.get("static")
+    small = figure <= BELOW_ROUNDING and "constant" not in evidence and not (static is not None and numbers_in(static))
+    shown = {
+        **evidence,
+        "meaning": figure,
+        "cut": cut[1],
+        "worst": difference.worst,
+        "largest": difference.max_abs,
+        "rows": difference.rows,
+    }
+    statement = "computes something else" if static is None else static
+    if "constant" in evidence:
+        statement = f"another {evidence['constant']}"
+    if small:
+        return Local(
+            calls,
+            value,
+            Verdict.INHERITED,
+            f"{statement}, below rounding",
+            figure,
+            BELOW_ROUNDING,
+            "meaning",
+            kind="below-rounding",
+            evidence=shown,
+            notice=True,
+        )
+    if broken:
+        return Local(
+            calls,
+            value,
+            Verdict.BROKEN,
+            f"NaN or Inf where the reference's program is finite: {statement}",
+            figure,
+            NOTHING,
+            "meaning: both programs on the target's values",
+            evidence=shown,
+        )
+    return Local(
+        calls, value, Verdict.UNEXPLAINED, statement, figure, NOTHING, "meaning: both programs on the target's values", evidence=shown
+    )

@@ -1,0 +1,201 @@
+"""Precision and arithmetic of one body whose programs mean the same: does the target's recorded value lie where its program says?
+
+The unit is what rounding makes of the reference's program at the dtypes that the run declares, not the target's own: a target
+that keeps its values coarser than that would excuse itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.reach import cone
+from layerdiff.judge.programs.bodies import Body
+from layerdiff.judge.programs.noise import is_product
+from layerdiff.judge.programs.padding import without_padding
+from layerdiff.judge.programs.running import Programs, Ran
+from layerdiff.judge.programs.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
+from layerdiff.judge.tables import BEYOND, Verdict
+from layerdiff.replay.recorded import Recorded
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+
+
+def find_precision(
+    setting: Setting,
+    programs: Programs,
+    theirs: Ran,
+    ours: Ran,
+    kept: frozenset[int],
+    coarse: list[int],
+    cuts: list[Cut],
+    hidden: set[Cut],
+    said: BodyVerdict,
+    *,
+    folded: bool = False,
+) -> None:
+    """Are values that are kept coarser than the run keeps others the reason that a recorded value lies off its program?
+
+    `folded`: the reference's program of this body is another function, so that the target's own is what rounding is drawn for.
+    """
+    if folded:
+        noise = setting.rounding.declared(programs.aligned) if coarse else setting.rounding.as_recorded
+    else:
+        noise = setting.rounding.as_expected if coarse else setting.rounding.beside(programs.body, programs.aligned)
+    noisy = programs.run("target" if folded else "reference", noise=noise, kept=kept)
+    worst, worst_cut = 0.0, None
+    for (r, t), position in cuts:
+        at = (t if folded else r), position
+        exact, other = ours.cuts.get(at), noisy.cuts.get(at)
+        right = theirs.cuts.get((t, position)) if ((r, t), position) not in hidden else exact  # a call that cannot run hides what it does
+        recorded = _recorded_cut(setting, programs.body, (r, t), position)
+        if exact is None or other is None or right is None or recorded is None or recorded.shape != right.shape:
+            continue
+        if any(one.dtype.kind != "f" for one in (exact, right, recorded)) or exact.shape != recorded.shape:
+            continue
+        recorded = without_padding(recorded, right, setting.padded)
+        unit = setting.rounding.unit_at(programs.body, (r, t), position, expected=bool(coarse))
+        with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
+            ratio = ratio_to_spread(recorded - right, other - exact, unit * np.abs(exact))
+        if worst_cut is None or ratio > worst:
+            worst, worst_cut = ratio, ((r, t), position)
+    allowed = COARSE_RATIO if coarse else RATIO
+    if worst <= allowed or worst_cut is None:
+        return
+    if not coarse:
+        said.findings.append(_arithmetic(setting, programs, theirs, worst, worst_cut, kept))
+        return
+    call = coarse[0]
+    value = next(iter(setting.runs.target.operation(call).outputs.values()))
+    dtype = setting.runs.target.file.dtype_name(value)
+    back = {t: r for r, t in programs.aligned.items()}
+    statement = f"computed in {dtype}, coarser than the run keeps such values; {worst:.3g} times the error that they make"
+    said.findings.append(
+        Local(
+            (back.get(call, -1), call),
+            "out",
+            Verdict.PRECISION,
+            statement,
+            worst,
+            allowed,
+            BEYOND,
+            cause="lower-precision",
+            kind="declared",
+            evidence={"dtype": dtype, "calls": len(coarse)},
+        )
+    )
+
+
+def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> list[int]:
+    """The target's calls at which values become coarser than the dtype map says.
+
+    A cast back to the dtype that came in, or that a matrix product gave, and casts of what a matrix product consumes where the
+    run does that to all of them (autocast), are the way that the run declares.
+    """
+    back = {t: r for r, t in aligned.items()}
+    run = setting.runs.target
+    children = {t for _, t in body.children}
+    given = {run.file.dtype_name(values[1]) for _, values in body.interface.inputs}
+    for pair, interface in body.children.items():
+        given |= {run.file.dtype_name(values[1]) for _, values in interface.outputs} if pair else set()
+    products = {
+        value
+        for call in body.items.target
+        if call not in children and is_product(run.operation(call).name)
+        for value in _through_views(run, body, run.operation(call).inputs.values())
+    }
+    for call in body.items.target:
+        if call not in children and is_product(run.operation(call).name):
+            given |= {run.file.dtype_name(value) for value in run.operation(call).outputs.values()} & {setting.rounding.product_dtype}
+    found = []
+    for call in body.items.target:
+        if call in children:
+            continue
+        operation = run.operation(call)
+        if run.is_view(operation) or not operation.outputs or not operation.inputs:
+            continue
+        value = next(iter(operation.outputs.values()))
+        dtype = run.file.dtype_name(value)
+        unit = _unit(dtype)
+        units = [u for given_value in operation.inputs.values() if (u := _unit(run.file.dtype_name(given_value))) is not None]
+        if unit is None or not units or unit <= max(units) or dtype in given:
+            continue
+        partner = back.get(call)
+        if partner is not None and (there := next(iter(setting.runs.reference.operation(partner).outputs.values()), None)) is not None:
+            name = setting.runs.reference.file.dtype_name(there)
+            limit = max((_unit(one) or 0.0 for one in (setting.expected_dtype.get(name, name), name)), default=0.0)
+        else:
+            limit = max((_unit(one) or 0.0 for pair in setting.expected_dtype.items() for one in pair), default=0.0)
+        if not limit or unit <= limit or (run.place(value).memory in products and dtype == setting.rounding.product_dtype):
+            continue
+        found.append(call)
+    return found
+
+
+def _through_views(run: Recorded, body: Body, values: Iterable[int]) -> set[tuple[int, str]]:
+    return {run.place(value).memory for value in values}
+
+
+def _unit(name: str) -> float | None:
+    known = dtype_named(name)
+    return known.unit_roundoff if known is not None and known.kind == "float" else None
+
+
+def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float, cut: Cut, kept: frozenset[int]) -> Local:
+    """A recorded value lies off its own program: by the rounding of the target's own calls, or by nothing that is known."""
+    (_, t), position = cut
+    noisy = programs.run("target", noise=setting.rounding.as_recorded)
+    recorded, right = _recorded_cut(setting, programs.body, cut[0], position), theirs.cuts[t, position]
+    value = _value_at(programs.body, cut[0], position)
+    own = _unit(setting.runs.target.file.dtype_name(value)) or 0.0
+    assert recorded is not None
+    with np.errstate(invalid="ignore"):
+        ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
+    evidence = {"cut": position, "against_own_spread": ratio}
+    calls = _maker(programs, cut)
+    if ratio <= RATIO:
+        statement = f"{worst:.3g} times the error that the reference's way makes; the target rounds more often on the way"
+        return Local(calls, "out", Verdict.PRECISION, statement, worst, RATIO, BEYOND, "lower-precision", "accumulator", evidence)
+    statement = f"lies {ratio:.3g} times further from what its program says than its rounding explains"
+    return Local(calls, "out", Verdict.UNEXPLAINED, statement, worst, RATIO, BEYOND, evidence=evidence)
+
+
+def _maker(programs: Programs, cut: Cut) -> tuple[int, int]:
+    """The target's call of the body that makes the value of a cut; the pair of the cut where none does."""
+    inside = cone(programs, "target", cut)
+    back = {t: r for r, t in programs.aligned.items()}
+    for call in sorted(inside, reverse=True):
+        if not programs.runs.target.is_view(programs.runs.target.operation(call)):
+            return back.get(call, -1), call
+    return cut[0]
+
+
+def _value_at(body: Body, pair: tuple[int, int], position: str) -> int:
+    values = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+    return next(values[1] for at, values in values if at == position)
+
+
+def _recorded_cut(setting: Setting, body: Body, pair: tuple[int, int], position: str) -> Array | None:
+    values = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+    value = next((values[1] for at, values in values if at == position), None)
+    if value is None or not setting.runs.target.file.has_bytes(value):
+        return None
+    return setting.contents(setting.runs.target, value)
+
+
+def ratio_to_spread(error: Array, spread: Array, rounding: Array) -> float:
+    """Root mean square of the error over that of its predicted spread, or their maxima, whichever is larger."""
+    finite = np.isfinite(error) & np.isfinite(spread)
+    if not finite.any():
+        return 0.0
+    error, spread, rounding = np.abs(error[finite]), np.abs(spread[finite]), rounding[finite]
+    predicted = np.sqrt(np.mean(np.square(spread))) + np.sqrt(np.mean(np.square(rounding))) * 0.58
+    top = float(spread.max()) + float(rounding.max())
+    if predicted == 0.0:
+        return float("inf") if error.any() else 0.0
+    return max(float(np.sqrt(np.mean(np.square(error))) / predicted), float(error.max()) / top)

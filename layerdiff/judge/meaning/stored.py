@@ -1,0 +1,200 @@
+"""`Stored`: incoming values in which weights may be drawn again from what one rounding at their own dtype may have made of them.
+
+A weight that an engine folded into another is stored once more, so each of its elements lies up to half a unit in the last place from
+the exact product. Of whole numbers that stand for a weight (int8, unpacked int4), the unit is one. Weights that are the other run's,
+rounded or not, are never moved, nor are those all of whose elements are one number: the ones that a folded norm keeps are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.arithmetic.formats import Format, format_named
+from layerdiff.judge.programs.bodies import Body
+from layerdiff.judge.programs.constants import Constants, viewed
+from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.noise import Noise
+from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+_PACKED: Final = (1, 2, 4, 8)
+"""How many codes lie in one number: as many calls may unpack one weight."""
+
+
+class Stored(Incoming):
+    """The incoming values of a module taken whole. `move` says which roundings of the weights are drawn; None for none."""
+
+    def __init__(
+        self,
+        runs: Both[Recorded],
+        body: Body,
+        constants: Constants,
+        calls: Mapping[int, int],
+        aligned: Mapping[int, int],
+        contents: Callable[[Recorded, int], Array],
+    ) -> None:
+        super().__init__(runs, body, constants, calls, aligned, contents)
+        self._moved: dict[tuple[str, int], Array | None] = {}
+        self._random = np.random.default_rng(0)
+        self._drawing = False
+        self._scaled: tuple[str, float] | None = None
+        self.own_weights = Both(_alone(runs.reference, constants, body, "reference"), _alone(runs.target, constants, body, "target"))
+        """Weights of each side that are not the other's, by name."""
+        self.codes = Both(
+            _codes(runs.reference, body.items.reference, _sizes(runs.target, self.own_weights.target)),
+            _codes(runs.target, body.items.target, _sizes(runs.reference, self.own_weights.reference)),
+        )
+        """Calls that make floats of the whole numbers that stand for a weight."""
+
+    def move(self, number: int | None) -> None:
+        """Move the weights by the `number`-th roundings; None for where they are."""
+        self._moved.clear()
+        self._drawing = number is not None
+        self._random = np.random.default_rng((20240502, number or 0))
+
+    def is_real(self, name: str) -> bool:
+        """Whether the target's weight of that name holds floats."""
+        run = self._runs.target
+        return any(
+            run.file.text(int(run.file.values.name[row])) == name and _kind(run, row) == "float" for row in range(len(run.file.values))
+        )
+
+    def scale(self, name: str | None, by: float = 1.0) -> None:
+        """Multiply the target's weight of that name; None for none."""
+        self._scaled = None if name is None else (name, by)
+
+    def for_reference(self, value: int) -> Array:
+        """The contents that the reference's program reads. Raises CannotReplay."""
+        moved = self._drawn("reference", value) if self._drawing else None
+        return super().for_reference(value) if moved is None else moved
+
+    def for_target(self, value: int) -> Array:
+        """The contents that the target's program reads. Raises CannotReplay."""
+        moved = self._drawn("target", value) if self._drawing else None
+        if self._scaled is not None and (weight := self._runs.target.weight(value)) is not None and weight[0] == self._scaled[0]:
+            return np.array(super().for_target(value) * self._scaled[1])
+        return super().for_target(value) if moved is None else moved
+
+    def rounding_of_codes(self, side: str) -> Noise:
+        """Noise that moves codes by up to half of one, and nothing else."""
+        codes: frozenset[int] = getattr(self.codes, side)
+
+        def noisy(operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+            if operation.call not in codes or "out" not in results:
+                return results
+            made = results["out"]
+            step: Any = 1.0
+            if "mul" in operation.name:
+                step = next((thing for thing in args.args if isinstance(thing, np.ndarray) and thing.dtype.kind == "f"), 1.0)
+            return {"out": np.array(made + step * self._random.uniform(-0.5, 0.5, made.shape))}
+
+        return noisy
+
+    def _drawn(self, side: str, value: int) -> Array | None:
+        run: Recorded = getattr(self._runs, side)
+        weight = run.weight(value)
+        if weight is None or weight[0] not in getattr(self.own_weights, side):
+            return None
+        key = side, weight[1]
+        if key not in self._moved:
+            format = format_named(run.file.dtype_name(weight[1]))
+            whole = self._contents(run, weight[1])
+            one = format is None or whole.dtype.kind != "f" or not whole.size or bool(np.all(whole == whole.reshape(-1)[0]))
+            self._moved[key] = None if one or format is None else rounding_drawn(whole, format, self._random)
+        moved = self._moved[key]
+        return None if moved is None else viewed(run, moved, weight[1], value)
+
+
+def rounding_drawn(stored: Array, format: Format, random: np.random.Generator) -> Array:
+    """What the exact values may have been of which `stored` are the nearest numbers of the format: within half a unit in the last place."""
+    with np.errstate(all="ignore"):
+        exponent = np.floor(np.log2(np.abs(stored)))
+    half = format.unit * np.exp2(np.where(np.isfinite(exponent), exponent, -np.inf))
+    return np.array(stored + half * random.uniform(-1.0, 1.0, stored.shape))
+
+
+def _alone(run: Recorded, constants: Constants, body: Body, side: str) -> frozenset[str]:
+    found = set()
+    for item in getattr(body.items, side):
+        if not run.is_module(item):
+            for value in run.operation(item).inputs.values():
+                weight = run.weight(value)
+                if weight is not None:
+                    found.add(weight[0])
+    return frozenset(name for name in found if constants.number(side, name) == (side, name))
+
+
+def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:
+    """The numbers of elements of a run's float matrices of these names."""
+    found = set()
+    for row in range(len(run.file.values)):
+        name = run.file.text(int(run.file.values.name[row]))
+        if name in names and len(run.file.shape(row)) >= 2 and _kind(run, row) == "float":
+            found.add(int(np.prod(run.file.shape(row))))
+    return found
+
+
+def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> frozenset[int]:
+    """The calls that make floats of whole numbers that come from weights alone, as many as a weight of the other run that has no equal.
+
+    One buffer may be unpacked by several calls. Positions, zero points and tables are whole numbers too: those are exact. int64 is never
+    a code.
+    """
+    known: dict[int, frozenset[str]] = {}
+    made: dict[frozenset[str], list[tuple[int, int]]] = {}
+    for item in items:
+        if run.is_module(item):
+            continue
+        operation = run.operation(item)
+        if run.is_view(operation) or operation.random or not operation.outputs:
+            continue
+        if operation.writes:
+            for at in operation.writes:
+                known.pop(run.place(operation.inputs[at]).memory[0] if at in operation.inputs else -1, None)
+            continue
+        names = [_names(run, value, known) for value in operation.inputs.values()]
+        if any(one is None for one in names):
+            continue
+        for value in operation.outputs.values():
+            known[run.place(value).memory[0]] = frozenset().union(*(one for one in names if one is not None))
+        if _unpacks(run, operation):
+            whole = [name for name, value in zip(names, operation.inputs.values(), strict=True) if _kind(run, value) == "integer"]
+            count = int(np.prod(run.file.shape(operation.outputs["out"])))
+            made.setdefault(whole[0] or frozenset(), []).append((item, count))
+    found = set()
+    for calls in made.values():
+        total = sum(count for _, count in calls)
+        if any(
+            size and total % size == 0 and all(count and size % count == 0 and size // count in _PACKED for _, count in calls)
+            for size in sizes
+        ):
+            found |= {call for call, _ in calls}
+    return frozenset(found)
+
+
+def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str]]) -> frozenset[str] | None:
+    """The weights that a value was made of; None where something else was."""
+    weight = run.weight(value)
+    return known.get(run.place(value).memory[0]) if weight is None else frozenset({weight[0]})
+
+
+def _unpacks(run: Recorded, operation: Operation) -> bool:
+    """Whether a call makes a matrix of floats of one of whole numbers, element by element."""
+    made = operation.outputs.get("out")
+    base = operation.name.split(".")[1] if operation.name.count(".") >= 2 else operation.name
+    if made is None or base not in ("_to_copy", "mul") or _kind(run, made) != "float" or len(run.file.shape(made)) < 2:
+        return False
+    given = [v for v in operation.inputs.values() if _kind(run, v) == "integer" and run.file.dtype_name(v) != "int64"]
+    return len(given) == 1 and np.prod(run.file.shape(given[0])) == np.prod(run.file.shape(made))
+
+
+def _kind(run: Recorded, value: int) -> str | None:
+    known = dtype_named(run.file.dtype_name(value))
+    return None if known is None else known.kind

@@ -1,0 +1,1 @@
+"""In which order a recorded call added up."""

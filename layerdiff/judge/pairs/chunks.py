@@ -1,0 +1,100 @@
+"""Chunks of a model that a process calls one by one, as ranks of an interleaved pipeline do: each a root of its own, with layers from zero.
+
+Which layers a chunk has is told by its weights, as of a stage; the name that the recorder gave the root is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from layerdiff.align.alignment import Calls
+from layerdiff.align.stages import Print, renumbered, stage_offsets
+from layerdiff.judge.pairs.pairing import calls_of
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+_LISTS: Final = 3
+"""Lists inside one another that are numbered."""
+
+
+def names_of_chunks(
+    file: TraceFile, known: Mapping[str, Print], rounded: Iterable[tuple[str, Print]] = (), roots: Collection[str] = ()
+) -> dict[str, Callable[[str], str]]:
+    """By the name of a root what its sites are called in the whole model; nothing of a file with one root.
+
+    A root is renamed where most of its weights then have the bits of the reference's of that name. It may be what the reference has in a
+    module of its own: `layers.0` of a chunk as `model.layers.4`. `roots`: the reference's, which are no chunks: an encoder and a decoder.
+    """
+    narrower = tuple(rounded)
+    there: dict[str, set[Print]] = {}
+    for name, bits in (*known.items(), *narrower):
+        there.setdefault(name, set()).add(bits)
+    found: dict[str, Callable[[str], str]] = {}
+    found_roots = _weights_of_roots(file)
+    inside = ["", *dict.fromkeys(f"{name.partition('.')[0]}." for name in known if "." in name)]
+    for root, prints in found_roots.items() if len(found_roots) > 1 and not found_roots.keys() & set(roots) else ():
+        best = 0
+        for head in inside:
+            own, steps = {f"{head}{name}": bits for name, bits in prints.items()}, list[Callable[[str], str]]()
+            for _ in range(_LISTS):
+                offsets = stage_offsets(known, own, narrower)
+                if not offsets:
+                    break
+                steps.append(renumbered(offsets))
+                own = {steps[-1](name): bits for name, bits in own.items()}
+            same = sum(bits in there.get(name, ()) for name, bits in own.items())
+            if same > best and 2 * same > len(own):
+                best, found[root] = same, _renamed(root, head, steps)
+    return found
+
+
+def roots_of(calls: Calls) -> set[str]:
+    """The names of the roots of a process."""
+    return {site for site, parent, kind in zip(calls.site, calls.parent, calls.kind, strict=True) if parent < 0 and kind == CallKind.MODULE}
+
+
+def as_one_root(calls: Calls, chunks: Mapping[str, Callable[[str], str]]) -> Calls:
+    """The calls of a process with its chunks as parts of one root, whose steps are theirs: each runs once a step."""
+    sites = list(calls.site)
+    for rename in chunks.values():
+        sites = [rename(one) for one in sites]
+    root = np.array(calls.root)
+    top = [call for call, site in enumerate(calls.site) if site in chunks and int(calls.parent[call]) < 0]
+    root[np.isin(root, root[top])] = root[top[0]]
+    return replace(calls, site=sites, root=root)
+
+
+def _renamed(root: str, head: str, steps: Iterable[Callable[[str], str]]) -> Callable[[str], str]:
+    """Of a root that is called by itself there is no such module in the whole model: it keeps its name."""
+
+    def site(path: str) -> str:
+        if not path.startswith(f"{root}."):
+            return path
+        path = head + path[len(root) + 1 :]
+        for step in steps:
+            path = step(path)
+        return path
+
+    return site
+
+
+def _weights_of_roots(file: TraceFile) -> dict[str, dict[str, Print]]:
+    """By the name of a root the bits of each weight that is read in it, by its name there."""
+    calls, edges = calls_of(file), file.edges
+    root_of: list[str] = []
+    for call, parent in enumerate(np.asarray(calls.parent).tolist()):
+        root_of.append(root_of[parent] if 0 <= parent < call else calls.site[call])
+    found: dict[str, dict[str, Print]] = {}
+    for row in np.flatnonzero(np.asarray(edges.role) == Role.WEIGHT).tolist():
+        call, value = int(edges.call[row]), int(edges.value[row])
+        bits, root = file.fingerprint(value), root_of[call]
+        if bits is None or not calls.site[call].startswith(f"{root}."):
+            continue
+        position = file.text(int(edges.position[row])) or ""
+        name = f"{calls.site[call][len(root) + 1 :]}.{position}"
+        found.setdefault(root, {})[name] = bits, file.dtype_name(value), str(file.shape(value))
+    return found

@@ -1,0 +1,1 @@
+"""What is run: bodies, what comes into them, their programs, and the constants that they read."""

@@ -1,0 +1,221 @@
+"""Constants: the parameters and buffers of both runs held against each other, each by itself.
+
+A constant is the same in two dtypes where the values differ by at most half an ulp of each. Where it is another, the
+reference's is what its program uses, so that the difference shows where it is used, and is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.filling import leading
+from layerdiff.arithmetic.formats import format_named, round_to
+from layerdiff.judge.programs.fused import FusedRows
+from layerdiff.judge.programs.quantised import quantised_width
+from layerdiff.replay.recorded import Recorded, row_major
+from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+from layerdiff.trace.schema import ValueKind
+
+Array = NDArray[Any]
+NARROW: Final = ("bfloat16", "float16")
+"""The dtypes to which a constant may have been rounded once and kept in a wider one."""
+
+
+@dataclass(frozen=True)
+class ConstantPair:
+    """A constant that both runs have."""
+
+    name: str
+    reference: int
+    target: int
+    same: bool
+    """Equal, or one a rounding of the other."""
+    rounded: str | None
+    """The dtype to which it was rounded once, though both runs keep it in a wider one."""
+    quantised: str | None
+    """How it is the reference's quantised: `int8 by rows`."""
+    difference: float
+    """max |t - r| over rms of the reference, where it is another."""
+    filled: tuple[int, int] | None = None
+    """Where one run filled it up: the dimension, and the places that both have, where it is the same."""
+
+
+class Constants:
+    """The named constants of two runs. `contents` reads one as float64 and raises where its bytes were not kept."""
+
+    def __init__(self, runs: Both[Recorded], contents: Callable[[Recorded, int], Array], rename: Callable[[str], str] = str) -> None:
+        self._runs = runs
+        self._contents = contents
+        names = runs.map(whole_constants)
+        self._target = {rename(name): value for name, value in names.target.items()}
+        self._reference = names.reference
+        self._rename = rename
+        self._known: dict[str, ConstantPair | None] = {}
+
+    def pair(self, name: str) -> ConstantPair | None:
+        """The constant of that name (the reference's) on both sides; None where one lacks it, or its bytes."""
+        if name not in self._known:
+            self._known[name] = self._compare(name)
+        return self._known[name]
+
+    def _compare(self, name: str) -> ConstantPair | None:
+        ours, theirs = self._reference.get(name), self._target.get(name)
+        if ours is None or theirs is None:
+            return None
+        files = self._runs.map(lambda run: run.file)
+        if files.reference.shape(ours) != files.target.shape(theirs):
+            return ConstantPair(name, ours, theirs, False, None, None, float("inf"), self._filled(ours, theirs))
+        dtypes = files.reference.dtype_name(ours), files.target.dtype_name(theirs)
+        prints = files.reference.fingerprint(ours), files.target.fingerprint(theirs)
+        if dtypes[0] == dtypes[1] and prints[0] is not None and prints[0] == prints[1]:
+            return ConstantPair(name, ours, theirs, True, None, None, 0.0)
+        try:
+            r, t = self._contents(self._runs.reference, ours), self._contents(self._runs.target, theirs)
+        except CannotReplay:  # without bytes there is no telling; whoever reads the constant says so
+            return None
+        if np.array_equal(r, t, equal_nan=True):
+            return ConstantPair(name, ours, theirs, True, None, None, 0.0)
+        same = within_rounding(r, t, *dtypes)
+        once = None if same else rounded_once(r, t, NARROW)
+        width = None if same or once is not None or r.dtype.kind != "f" else quantised_width(r, t)
+        scale = float(np.sqrt(np.mean(np.square(r[np.isfinite(r)])))) if r.size else 0.0
+        off = np.abs(t - r)
+        most = float(np.max(off[np.isfinite(off)], initial=0.0))
+        return ConstantPair(
+            name, ours, theirs, same or once is not None or width is not None, once, width, most / scale if scale > 0 else most
+        )
+
+    def number(self, side: str, name: str) -> object:
+        """What a constant is, the same for both sides where it is the same."""
+        compared = self._rename(name) if side == "target" else name
+        pair = self.pair(compared)
+        return ("both", compared) if pair is not None and pair.same else (side, name)
+
+    def contents(self, weight: tuple[str, int], value: int) -> Array:
+        """What the reference's program reads of a constant at the place of `value`: the target's where it is the same.
+
+        Raises CannotReplay where its bytes were not kept.
+        """
+        pair = self.pair(weight[0])
+        if pair is None or not pair.same:
+            rows = self._fused.instead(weight[1]) if pair is None or np.isinf(pair.difference) else None
+            if rows is None and pair is not None and pair.filled is not None:
+                rows = self._with_filling(pair, *pair.filled)
+            return self._contents(self._runs.reference, value) if rows is None else viewed(self._runs.reference, rows, weight[1], value)
+        run, file = self._runs.reference, self._runs.reference.file
+        if value == weight[1] or file.shape(value) == file.shape(weight[1]):
+            whole = run.place(weight[1])
+            place = run.place(value)
+            if (place.offset, place.shape, place.strides) == (whole.offset, whole.shape, whole.strides):
+                return self._contents(self._runs.target, pair.target)
+        return viewed(run, self._contents(self._runs.target, pair.target), weight[1], value)
+
+    def _filled(self, ours: int, theirs: int) -> tuple[int, int] | None:
+        """Of a constant that is longer in one run, in one dimension: what both have, where it is the same."""
+        shapes = [run.file.shape(value) for run, value in zip(self._runs, (ours, theirs), strict=True)]
+        differing = [dim for dim, sizes in enumerate(zip(*shapes, strict=False)) if sizes[0] != sizes[1]]
+        if len(shapes[0]) != len(shapes[1]) or len(differing) != 1:
+            return None
+        dim, dtypes = differing[0], [run.file.dtype_name(value) for run, value in zip(self._runs, (ours, theirs), strict=True)]
+        count = min(shape[dim] for shape in shapes)
+        try:
+            r, t = (leading(self._contents(run, value), dim, count) for run, value in zip(self._runs, (ours, theirs), strict=True))
+        except CannotReplay:
+            return None
+        return (dim, count) if np.array_equal(r, t, equal_nan=True) or within_rounding(r, t, *dtypes) else None
+
+    def _with_filling(self, pair: ConstantPair, dim: int, count: int) -> Array:
+        """The reference's constant with the target's numbers at the places that both have."""
+        found = np.array(self._contents(self._runs.reference, pair.reference))
+        leading(found, dim, count)[...] = leading(self._contents(self._runs.target, pair.target), dim, count)
+        return found
+
+    @cached_property
+    def _fused(self) -> FusedRows:
+        files = self._runs.map(lambda run: run.file)
+        alone = [
+            value
+            for name, value in self._target.items()
+            if (ours := self._reference.get(name)) is None or files.reference.shape(ours) != files.target.shape(value)
+        ]
+        return FusedRows(self._runs, self._contents, alone)
+
+
+def viewed(run: Recorded, contents: Array, whole: int, value: int) -> Array:
+    """The part of `contents`, which stand for a whole constant of a run, that a view of it shows."""
+    base, place = run.place(whole), run.place(value)
+    dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
+    if dense and contents.flags.c_contiguous and place.extent <= contents.size:
+        return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
+    extent = max(base.extent, place.extent)
+    flat = np.zeros(extent, contents.dtype)
+    _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents
+    return np.array(_as_strided(flat, place.shape, place.strides, place.offset))
+
+
+def _as_strided(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * flat.itemsize for stride in strides])
+
+
+def whole_constants(run: Recorded) -> dict[str, int]:
+    """The parameters and buffers of a run, by name."""
+    columns = run.file.values
+    found: dict[str, int] = {}
+    for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
+        name = run.file.text(int(columns.name[row]))
+        if name is not None:
+            found.setdefault(name, row)
+    return found
+
+
+def within_rounding(reference: Array, target: Array, reference_dtype: str, target_dtype: str) -> bool:
+    """Whether two arrays (float64) are one constant in two dtypes: at most half an ulp of each apart.
+
+    Mask values that mean "not at all" in their dtype (-inf, the lowest finite number) are one.
+    """
+    formats = format_named(reference_dtype), format_named(target_dtype)
+    if formats[0] is None or formats[1] is None or reference.dtype.kind != "f" or target.dtype.kind != "f":
+        return False
+    masked = is_masked(reference) & is_masked(target)
+    with np.errstate(all="ignore"):
+        allowed = np.zeros(reference.shape)
+        if formats[0].unit != formats[1].unit:
+            allowed = (formats[0].unit + formats[1].unit) * np.maximum(np.abs(reference), np.abs(target))
+            allowed = allowed + 0.5 * max(formats[0].smallest_subnormal, formats[1].smallest_subnormal)
+        near = np.abs(reference - target) <= allowed
+    return bool(np.all(near | masked | (reference == target) | (np.isnan(reference) & np.isnan(target))))
+
+
+def is_masked(x: Array) -> NDArray[np.bool_]:
+    """Elements that mean "not at all" in an additive mask: -inf, and the lowest finite number of float16, bfloat16 or float32."""
+    masked: NDArray[np.bool_] = (x <= -3.3e38) | (x == -65504.0)
+    return masked
+
+
+def as_mask(mask: Array, like: Array) -> Array:
+    """A mask in the representation of another: True and 0 let through; False and the lowest number do not.
+
+    `like` says how: its dtype kind, and which number it has for "not at all".
+    """
+    if mask.dtype.kind == "b" and like.dtype.kind == "f":
+        lowest = float(like.min()) if like.size and bool(is_masked(like).any()) else -np.inf
+        return np.where(mask, 0.0, lowest)
+    if mask.dtype.kind == "f" and like.dtype.kind == "b":
+        return ~is_masked(mask)
+    return mask
+
+
+def rounded_once(reference: Array, target: Array, dtypes: Sequence[str]) -> str | None:
+    """The first of `dtypes` for which the target is the reference rounded once to it, in a wider dtype; None where there is none."""
+    for name in dtypes:
+        format = format_named(name)
+        if format is not None and reference.dtype.kind == "f" and np.array_equal(round_to(reference, format), target, equal_nan=True):
+            return name
+    return None

@@ -1,0 +1,145 @@
+"""Rounding as noise: what a program's results look like once each is rounded, and summed, at the dtypes that the runs declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.arithmetic.contract import ContractError
+from layerdiff.arithmetic.formats import accumulator_for
+from layerdiff.arithmetic.registry import contract_of
+from layerdiff.judge.programs.bodies import Body
+from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.dtypes import dtype_named
+
+Array = NDArray[Any]
+Noise = Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]
+"""Results with what rounding may make of them, from exact ones."""
+_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "_grouped_mm", "addmv", "mv", "dot"})
+
+
+def is_product(name: str) -> bool:
+    """Whether an operator is a matrix product, a convolution or attention: what autocast computes in the lower dtype."""
+    base = name.split(".")[1] if name.count(".") >= 2 else name
+    return base in _PRODUCTS or "attention" in base
+
+
+@dataclass
+class Rounding:
+    """Noise for the reference's program, at the dtypes that the target is expected to use. Seeded: the same each time."""
+
+    runs: Both[Recorded]
+    expected_dtype: Mapping[str, str]
+    product_dtype: str | None = None
+    """The dtype of most of the target's matrix products."""
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(20240501)
+
+    def as_expected(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+        """Results of the reference's call with a rounding at the expected dtype, and with the call's own allowance, drawn at random."""
+        return self._noisy(operation, args, results, self._dtype)
+
+    def beside(self, body: Body, aligned: Mapping[int, int]) -> Noise:
+        """Noise for the reference's calls at the dtypes of the target's calls beside them; of those alone at what came into the body.
+
+        For bodies in which the target nowhere makes its values coarser than the run declares.
+        """
+        files = self.runs.map(lambda run: run.file)
+        given: list[str | None] = [files.target.dtype_name(values[1]) for _, values in body.interface.inputs]
+        given += [files.target.dtype_name(values[1]) for interface in body.children.values() for _, values in interface.outputs]
+        coarsest = max(given, key=self._unit, default=None)
+
+        def noisy(operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+            there = aligned.get(operation.call)
+            names: dict[int, str | None] = {}
+            for position, value in operation.outputs.items():
+                beside = None if there is None else self.runs.target.operation(there).outputs.get(position)
+                candidates: list[str | None] = [self._dtype(value)] if beside is None else [files.target.dtype_name(beside)]
+                if beside is None:
+                    candidates.append(coarsest)
+                    if is_product(operation.name):
+                        candidates.append(self.product_dtype)
+                names[value] = max(candidates, key=self._unit)
+            return self._noisy(operation, args, results, lambda value: names.get(value))
+
+        return noisy
+
+    def declared(self, aligned: Mapping[int, int]) -> Noise:
+        """Noise for the target's calls at what the dtype map says of the reference's calls beside them; of those alone, at most at that."""
+        back = {t: r for r, t in aligned.items()}
+        files = self.runs.map(lambda run: run.file)
+        coarsest = max([*self.expected_dtype.values(), *self.expected_dtype], key=self._unit, default=None)
+
+        def noisy(operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+            partner = back.get(operation.call)
+            names: dict[int, str | None] = {}
+            for position, value in operation.outputs.items():
+                beside = None if partner is None else self.runs.reference.operation(partner).outputs.get(position)
+                own = files.target.dtype_name(value)
+                names[value] = self._dtype(beside) if beside is not None else min([own, coarsest], key=self._unit)
+            return self._noisy(operation, args, results, lambda value: names.get(value))
+
+        return noisy
+
+    def as_recorded(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
+        """Results of the target's call with a rounding at its own dtype, and with the call's own allowance."""
+        return self._noisy(operation, args, results, self.runs.target.file.dtype_name)
+
+    def _noisy(
+        self, operation: Operation, args: Arguments, results: dict[str, Array], dtype_of: Callable[[int], str | None]
+    ) -> dict[str, Array]:
+        spreads: tuple[Any, ...] = ()
+        dtypes = [dtype_of(value) for value in operation.outputs.values()]
+        contract = contract_of(operation.name)
+        if contract is not None:
+            try:
+                with np.errstate(all="ignore"):
+                    spreads = contract.spread(args, tuple(results.values()), accumulator_for(*[name for name in dtypes if name]))
+            except (ContractError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+                spreads = ()
+        found = {}
+        for i, (position, made) in enumerate(results.items()):
+            if made.dtype.kind != "f":
+                found[position] = made
+                continue
+            value = operation.outputs.get(position)
+            unit = self._unit(None if value is None else dtype_of(value))
+            noise = unit * np.abs(np.where(np.isfinite(made), made, 0.0)) * self._random.uniform(-1.0, 1.0, made.shape)
+            if i < len(spreads):
+                sigma = np.broadcast_to(np.where(np.isfinite(spreads[i].sigma), spreads[i].sigma, 0.0), made.shape)
+                noise = noise + sigma * self._random.standard_normal(made.shape)
+            found[position] = np.array(made + noise)
+        return found
+
+    def unit_of_operands(self, operation: Operation) -> float:
+        """Unit roundoff of the coarsest float operand of the reference's call, as the target is expected to keep it."""
+        return max((self._unit(self._dtype(value)) for value in operation.inputs.values()), default=0.0)
+
+    def unit_at(self, body: Body, pair: tuple[int, int], position: str, *, expected: bool) -> float:
+        """Unit roundoff at which a value that crosses a cut is expected to be kept; as the target keeps it where nothing is amiss."""
+        crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+        values = next(values for at, values in crossing if at == position)
+        return self._unit(self._dtype(values[0]) if expected else self.runs.target.file.dtype_name(values[1]))
+
+    def coarsest(self, body: Body) -> float:
+        """Unit roundoff of the coarsest value that either run hands into or out of a body."""
+        pairs = [values for _, values in (*body.interface.inputs, *body.interface.outputs)]
+        for interface in body.children.values():
+            pairs += [values for _, values in (*interface.inputs, *interface.outputs)]
+        files = self.runs.map(lambda run: run.file)
+        return max((max(self._unit(files.reference.dtype_name(r)), self._unit(files.target.dtype_name(t))) for r, t in pairs), default=0.0)
+
+    def _dtype(self, value: int) -> str | None:
+        name = self.runs.reference.file.dtype_name(value)
+        return self.expected_dtype.get(name, name)
+
+    def _unit(self, name: str | None) -> float:
+        known = None if name is None else dtype_named(name)
+        return known.unit_roundoff or 0.0 if known is not None and known.kind == "float" else 0.0

@@ -1,0 +1,1 @@
+"""The calls inside one module call, and the evidence for one of them."""

@@ -1,0 +1,1 @@
+"""How one sum was added, as lines."""

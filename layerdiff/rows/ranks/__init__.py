@@ -1,0 +1,1 @@
+"""What many ranks hold and send, as lines."""

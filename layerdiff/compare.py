@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
-from layerdiff.diagnose.filling import chosen_filling, notices_of_filling
+from layerdiff.diagnose.filling import chosen_filling, notices_of_filling, notices_of_packing
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
@@ -38,6 +38,7 @@ from layerdiff.judge.pairs.aligned import align_traces, file_pairs, is_ranked
 from layerdiff.judge.pairs.filling import filled_weights, fillings_of
 from layerdiff.judge.pairs.measuring import fill, total_bytes
 from layerdiff.judge.pairs.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
+from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
 from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.profiles import Profile, load_profile
@@ -145,12 +146,14 @@ def compare_in_steps(
         parts_of = Both(tables.ours, tables.ranks)
         total = total_bytes_of_ranks(pairs, sites, files, parts_of)
         filled = filled_weights(pairs, sites, tables.texts, files, parts_of)
+        forms = FormsOfSteps(files, {}, fillings_of(filled))
         measured = fill_ranks(pairs, sites, tables.texts, files, parts_of, placed, tables.stages, fillings_of(filled))
     else:
         total = total_bytes(pairs, sites, files)
         parts_of, filled = None, filled_weights(pairs, sites, tables.texts, files)
-        measured = fill(pairs, sites, tables.texts, files, fillings_of(filled))
-    told = (*told, *notices_of_filling(filled))
+        forms = forms_of_steps(sites, files, fillings_of(filled))
+        measured = fill(pairs, sites, tables.texts, files, forms)
+    told = (*told, *notices_of_filling(filled), *notices_of_packing(forms, sites, tables.texts))
     entire = 2 * total if judging else total
     yield Progress(0, entire, so_far(False))
     last, done = time.monotonic(), 0
@@ -176,7 +179,8 @@ def compare_in_steps(
             continue
         before = list(found)
         rows = _rows_of(sites, numbers)
-        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust, fillings_of(filled)):
+        forms_at = partial(forms.at, numbers.target)
+        for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust, forms_at):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
                 judged = int(total * (number + part / max(whole, 1)) / len(each))
@@ -298,10 +302,11 @@ def _judged(
     origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)
     sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
     evidence = Evidence(sites, pairs, texts, files)
-    said = (
-        *(() if comparison.reference is None else notices_of_values(evidence, profile, explained_weights(comparison.found), unfinished)),
-        *notices_of_programs(comparison.found, sites, texts),
-    )
+    said: list[Notice] = []
+    if comparison.reference is not None:
+        packed = {notice.site or "" for notice in told if notice.kind == "layout-packed"}
+        said += notices_of_values(evidence, profile, explained_weights(comparison.found), packed, unfinished)
+    said += notices_of_programs(comparison.found, sites, texts)
     return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,11 @@ from torch.nn import functional
 from captures.llama import RMSNorm, SmallLlama, small_llama, tokens
 from layerdiff import Recorder, compare_traces
 from layerdiff.cli.exits import UNUSABLE, code_of
+from layerdiff.measure.full import full
+from layerdiff.rows.tensor.pair import open_tensor
+from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind, Role
 
 BLOCK, BLOCKS = 4, 24
 HIDDEN, LAYERS = 32, 2
@@ -181,15 +186,61 @@ def test_a_fault_of_an_engine_is_found_in_its_module(tmp_path: Path, fault: str,
     assert sites and all(fnmatchcase(site, f"layers.{layer}.{place}") for site in sites), sites
 
 
+def of_several_lengths(
+    folder: Path, faults: tuple[str, ...] = ("", ""), dtype: torch.dtype = torch.float32, *, operators: bool = True, told: bool = True
+) -> Comparison:
+    """A model is given requests of 18, 11 and 7 tokens as a padded batch, an engine their tokens in a row, in another order."""
+    requests = [request[:length] for request, length in zip(tokens(batch=3), (18, 11, 7), strict=True)]
+    ids = torch.nn.utils.rnn.pad_sequence(requests, batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(request) for request in requests], batch_first=True)
+    with torch.no_grad(), Recorder(folder / "r.h5", model := small_llama(hidden=HIDDEN, layers=LAYERS), operators=operators):
+        model(input_ids=ids, **({"attention_mask": mask} if told else {}))
+    engine = Engine(small_llama(hidden=HIDDEN, layers=LAYERS), faults)
+    table = engine.cos_sin_cache
+    engine.to(dtype).cos_sin_cache = table
+    with torch.no_grad(), Recorder(folder / "t.h5", engine, operators=operators):
+        serve(engine, [requests[1], requests[0], requests[2]])
+    return compare_traces(folder / "r.h5", folder / "t.h5")
+
+
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_requests_of_several_lengths_in_a_row_are_those_of_a_padded_batch(tmp_path: Path, dtype: torch.dtype, operators: bool) -> None:
+    comparison = of_several_lengths(tmp_path, dtype=dtype, operators=operators)
+    assert [] == [origin.site for origin in comparison.origins]
+    assert not comparison.defect
+    kinds = {notice.kind for notice in comparison.notices}
+    assert "layout-packed" in kinds and {"results-not-compared", "shape-differs", "input-differs"}.isdisjoint(kinds)
+    pairs, roots = comparison.pairs, (comparison.sites["parent"] < 0) & (comparison.sites["kind"] == CallKind.MODULE)
+    (pair,) = np.flatnonzero(roots[pairs["site"]] & (pairs["role"] == Role.OUTPUT)).tolist()
+    tensor = open_tensor(Traces(), comparison, pair)
+    assert (36, 97) == tensor.shape
+    numbers = full(*tensor.measured)
+    assert numbers.rel_l2 < (1e-5 if dtype is torch.float32 else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        ("split", "self_attn*"),
+        ("slot", "self_attn/*"),
+        ("table", "self_attn/*"),
+        ("scale", "self_attn/*"),
+        ("mask", "self_attn/*"),
+        ("halves", "mlp/*"),
+        ("epsilon", "post_attention_layernorm/aten.add*"),
+    ],
+)
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, fault: str, place: str, layer: int) -> None:
+    dtype = torch.bfloat16 if layer else torch.float32
+    faults = tuple(fault if here == layer else "" for here in range(LAYERS))
+    sites = [origin.site for origin in of_several_lengths(tmp_path, faults, dtype).origins]
+    assert sites and all(fnmatchcase(site, f"layers.{layer}.{place}") for site in sites), sites
+
+
 def test_what_has_no_form_in_common_is_not_called_right(tmp_path: Path) -> None:
-    """Requests of several lengths lie without padding in the engine, and padded in the model."""
-    first, second = tokens(batch=2)
-    ids, mask = torch.stack([first, second]), torch.ones(2, len(first), dtype=torch.long)
-    mask[1, 11:] = 0
-    with torch.no_grad(), Recorder(tmp_path / "r.h5", model := small_llama(hidden=HIDDEN, layers=LAYERS), operators=True):
-        model(input_ids=ids, attention_mask=mask)
-    with torch.no_grad(), Recorder(tmp_path / "t.h5", engine := Engine(small_llama(hidden=HIDDEN, layers=LAYERS)), operators=True):
-        serve(engine, [first, second[:11]])
-    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
+    """Nothing says which positions of the batch are padding."""
+    comparison = of_several_lengths(tmp_path, told=False)
     assert ("not-comparable", False, UNUSABLE) == (comparison.verdict.label, comparison.defect, code_of(comparison))
     assert "results-not-compared" in [notice.kind for notice in comparison.notices]

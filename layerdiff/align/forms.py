@@ -15,7 +15,7 @@ def same_form(one: Shape, other: Shape) -> bool:
     """
     if one == other:
         return True
-    short, long = sorted((_without_ones(one), _without_ones(other)), key=len)
+    short, long = sorted((without_ones(one), without_ones(other)), key=len)
     if short == long:
         return True
     if not short:
@@ -26,17 +26,18 @@ def same_form(one: Shape, other: Shape) -> bool:
 
 def leading_of(one: Shape, other: Shape) -> Shape:
     """The leading dimensions of one of two forms that the other has as one: (2, 20) of [2, 20, 64] and [40, 64]; none where it has none."""
-    short, long = sorted((_without_ones(one), _without_ones(other)), key=len)
+    short, long = sorted((without_ones(one), without_ones(other)), key=len)
     return long[: len(long) - len(short) + 1] if len(long) > len(short) and same_form(one, other) else ()
 
 
 def canonical(shape: Shape, tokens: Shape) -> Shape:
     """One shape for all forms: without dimensions of size 1, and with the leading `tokens` as one."""
-    plain = _without_ones(shape)
+    plain = without_ones(shape)
     if len(tokens) > 1 and plain[: len(tokens)] == tokens:
         return (math.prod(tokens), *plain[len(tokens) :])
     return plain
 
 
-def _without_ones(shape: Shape) -> Shape:
+def without_ones(shape: Shape) -> Shape:
+    """A shape without dimensions of size 1."""
     return tuple(size for size in shape if size != 1)

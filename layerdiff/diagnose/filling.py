@@ -1,4 +1,4 @@
-"""What is said of weights that one side filled up: that they are, and where what fills them up is taken for what counts."""
+"""What is said of what one side filled up, weights or requests: that it is, and where what fills weights up is taken for what counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.filling import Filled
+from layerdiff.judge.pairs.packing import FormsOfSteps
 from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
@@ -30,6 +31,21 @@ def notices_of_filling(filled: Sequence[Filled]) -> Iterator[Notice]:
         side, count, places = ("target", ours, theirs) if theirs > ours else ("reference", theirs, ours)
         said = f"the {side} fills {count} places up to {places}; the {places - count} at the end are compared with nothing"
         yield Notice("layout-padded", f"{names[0]}{more}: {said}")
+
+
+def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:
+    """One for each root that has batches with padding in one run and their tokens in a row in the other."""
+    said: set[str] = set()
+    for (file, call), packing in forms.packings.items():
+        here = (sites["target_file"] == file) & (sites["target_call"] == call)
+        site = texts[int(sites["site"][here][0])] or ""
+        if site in said:
+            continue
+        said.add(site)
+        requests, positions = packing.batch
+        other = "target" if packing.padded == "reference" else "reference"
+        batch, row = f"a batch of {requests} padded to {positions} tokens", f"{packing.places.size} tokens in a row"
+        yield Notice("layout-packed", f"{batch} in the {packing.padded}, {row} in the {other}: these are compared", site)
 
 
 def chosen_filling(

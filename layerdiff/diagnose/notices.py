@@ -104,16 +104,21 @@ def _random_states(file: Any) -> dict[int, tuple[str, str]]:
 
 
 def notices_of_values(
-    evidence: Evidence, profile: Profile, explained: Collection[str] = (), unfinished: Unfinished | None = None
+    evidence: Evidence,
+    profile: Profile,
+    explained: Collection[str] = (),
+    packed: Collection[str] = (),
+    unfinished: Unfinished | None = None,
 ) -> Iterator[Notice]:
-    """What inputs, dtypes, shapes and weights say. `explained`: weights of which something more exact is said.
+    """What inputs, dtypes, shapes and weights say.
 
+    `explained`: weights of which something more exact is said. `packed`: roots whose tokens one run has without padding.
     `unfinished`: of a comparison in the making only what nothing that comes can withdraw.
     """
     measured = unfinished is None or unfinished.measured
     yield from _dtypes(evidence, profile)
     if measured:
-        yield from _inputs(evidence)
+        yield from _inputs(evidence, packed)
     if unfinished is None:
         yield from _weights(evidence, explained)
         yield from _flips(evidence)
@@ -134,7 +139,7 @@ def _dtypes(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
         yield Notice("dtype-mismatch", f"the reference computed in {reference}, the target in {target}", defect=profile.same_dtype)
 
 
-def _inputs(evidence: Evidence) -> Iterator[Notice]:
+def _inputs(evidence: Evidence, packed: Collection[str]) -> Iterator[Notice]:
     sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
     if not len(pairs["site"]):
         return
@@ -147,6 +152,8 @@ def _inputs(evidence: Evidence) -> Iterator[Notice]:
         row = int(pairs["site"][pair])
         position, step, site = texts[int(pairs["position"][pair])] or "", int(sites["step"][row]), texts[int(sites["site"][row])] or ""
         if other_form[pair]:
+            if site in packed and position.endswith("attention_mask"):
+                continue  # by it the tokens were told: what it lets through is judged where it is read
             kind = "shape-differs"
             shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
             said = f"the input {position} of step {step} has another shape: {shapes}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings
+from layerdiff.align.beside import FormsAt, as_they_are
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.profiles import Profile
@@ -47,7 +47,7 @@ def judge_exactly(
     files: Both[TraceFile],
     rows: NDArray[np.int64],
     trust: Collection[str] = (),
-    fillings: Fillings = NOTHING_FILLED,
+    forms_at: FormsAt = as_they_are,
 ) -> Iterator[tuple[int, int, list[Found]]]:
     """Judge the calls of one pair of files, at `rows` of the table; fills its exact columns. Hands out (done, all, findings so far).
 
@@ -63,7 +63,7 @@ def judge_exactly(
     place = _Rows(rows, reference, target)
     found: list[Found] = []
     last: Judgement | None = None
-    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust, fillings):
+    for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust, forms_at):
         last = judgement
         found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
         yield done, total, found

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings
+from layerdiff.align.beside import FormsAt, as_they_are
 from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.carried import carried_flip
@@ -77,17 +77,17 @@ def judge_programs(
     covered: Both[set[int]],
     settled: Collection[int] = (),
     trust: Collection[str] = (),
-    fillings: Fillings = NOTHING_FILLED,
+    forms_at: FormsAt = as_they_are,
 ) -> Iterator[tuple[int, int, Judgement]]:
     """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
 
     `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
     `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
     """
-    judge = _Judge(files, pairs, trust, fillings)
+    judge = _Judge(files, pairs, trust, forms_at)
     found = Judgement()
     roots = judge.roots(pairs)
-    all_bodies = list(bodies(judge.runs, pairs, roots, fillings))
+    all_bodies = list(bodies(judge.runs, pairs, roots, forms_at))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)
@@ -128,8 +128,8 @@ def _leave_to_thresholds(body: Body, found: Judgement) -> None:
 
 
 class _Judge:
-    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str], fillings: Fillings) -> None:
-        self._fillings = fillings
+    def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str], forms_at: FormsAt) -> None:
+        self._forms_at = forms_at
         self.runs = files.map(lambda file: Recorded(file, trust))
         self._pairs = pairs
         self.contents = Reading(self.runs)
@@ -164,7 +164,7 @@ class _Judge:
                     products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
         product = products.most_common(1)[0][0] if products else None
         laid = isinstance(self.runs.target.file, Overlaid)
-        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), fillings=self._fillings, laid=laid)
+        return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), forms_at=self._forms_at, laid=laid)
 
     def _vote(self, votes: dict[str, Counter[str]], reference: int, target: int) -> None:
         ours, theirs = self.runs.reference.file.dtype_name(reference), self.runs.target.file.dtype_name(target)
@@ -177,13 +177,13 @@ class _Judge:
         incoming = Incoming(self.runs, body, self._constants, calls, aligned, self.contents)
         try:
             wiring = Wiring(self.runs, body, incoming)
-            padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+            padded = self._padded(body.calls[1])
             try:
                 said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
             except NotRecorded:
                 raise
             except CannotReplay:  # its control flow may depend on choices: judge the tokens for which both runs chose alike
-                whole = whole_body(self.runs, body.calls)  # its children stand for other experts, call by call
+                whole = whole_body(self.runs, body.calls, body.forms)  # its children stand for other experts, call by call
                 if whole is None:
                     raise
                 whole = replace(whole, unpaired=body.unpaired)
@@ -211,18 +211,20 @@ class _Judge:
         found.judged.add(body.calls[1])
         found.judged.update(body.dissolved.target)
 
+    def _padded(self, call: int) -> NDArray[np.bool_] | None:
+        """The padded positions of a call of the target; none where one of the two runs has the tokens that count alone."""
+        return None if self._forms_at(call).packing is not None else padded_positions(self.runs.target, call, self.contents)
+
     def let_folded_go(
         self, setting: Setting, all_bodies: Sequence[Body], aligned: Sequence[Mapping[int, int]], calls: Mapping[int, int], found: Judgement
     ) -> None:
         """Take back what was found at weights that are folded into others."""
-        folding = Folding(
-            setting, self._pairs, self._constants, calls, lambda call: padded_positions(self.runs.target, call, self.contents)
-        )
+        folding = Folding(setting, self._pairs, self._constants, calls, self._padded)
         found.findings[:], gone = folding.settle(all_bodies, found.findings)
         for body, own in zip(all_bodies, aligned, strict=True):
             if body.calls in gone:
                 incoming = Incoming(self.runs, body, self._constants, calls, own, self.contents)
-                padded = padded_positions(self.runs.target, body.calls[1], self.contents)
+                padded = self._padded(body.calls[1])
                 found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
 
     def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:

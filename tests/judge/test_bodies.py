@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from layerdiff.align.beside import AS_THEY_ARE
 from layerdiff.judge.programs.bodies import Body, bodies, interface, whole_body
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -128,7 +129,7 @@ def test_a_pair_of_which_one_call_lies_deeper_is_no_child_of_either(tmp_path: Pa
 
 def test_a_whole_body_has_no_children(tmp_path: Path) -> None:
     runs, body = found(tmp_path, Twice(), Twice())
-    whole = whole_body(runs, body[""].calls)
+    whole = whole_body(runs, body[""].calls, AS_THEY_ARE)
     assert whole is not None
     assert ["t", "mm", "mul", "t", "mm", "add"] == names(runs.target, whole.items.target)
     assert {} == whole.children
@@ -138,8 +139,8 @@ def test_another_interface_has_no_whole_body(tmp_path: Path) -> None:
     runs, _ = found(tmp_path, Around(pair=False), Around(pair=True))
     files = runs.map(lambda run: run.file)
     calls = {site: pair for pair in module_pairs(files).items() if (site := files.target.site(pair[1])) == "part"}
-    assert interface(runs, calls["part"]) is None
-    assert whole_body(runs, calls["part"]) is None
+    assert interface(runs, calls["part"], AS_THEY_ARE) is None
+    assert whole_body(runs, calls["part"], AS_THEY_ARE) is None
 
 
 @pytest.mark.parametrize("size", [3, 5])

@@ -159,7 +159,10 @@ def decided_otherwise(
     """
     (r, t), position = cut
     one, other = ours.cuts[r, position], theirs.cuts[t, position]
-    if one.dtype.kind not in "iu" or not one.ndim or one.size != other.size or not one.size or min(one.min(), other.min()) < 0:
+    if one.dtype.kind not in "iu" or not one.ndim or not one.size or not programs.body.forms.same(one.shape, other.shape):
+        return None
+    other = programs.body.forms.for_reference(other, one.shape, lambda: ours.cuts[r, position])
+    if min(one.min(), other.min()) < 0:
         return None
     for call, args in ours.operands.items():
         operand = args.args[0] if args.args and isinstance(args.args[0], np.ndarray) else None
@@ -171,7 +174,7 @@ def decided_otherwise(
             continue
         values = (
             np.take_along_axis(operand, one.astype(np.int64), -1),
-            np.take_along_axis(operand, other.reshape(one.shape).astype(np.int64), -1),
+            np.take_along_axis(operand, other.astype(np.int64), -1),
         )
         operation = programs.runs.reference.operation(call)
         decision = Decision(operation, {}, apart(*values), np.maximum(np.abs(values[0]), np.abs(values[1])), values[0] != values[1])
@@ -179,7 +182,7 @@ def decided_otherwise(
         allowed = allowed_margin(decision, args, noisy.operands.get(call), setting.rounding.unit_of_operands(operation))
         if not np.any(decision.margin > allowed):
             made = ours.results.get(call, {})
-            followed = {"out[0]": values[1], "out[1]": other.reshape(one.shape)}
+            followed = {"out[0]": values[1], "out[1]": other}
             fits = made.keys() == followed.keys() and all(made[at].shape == chosen.shape for at, chosen in followed.items())
             said = flip_of(decision, (call, programs.aligned.get(call, -1)), allowed, wrong=False)
             return said, call, followed if fits else {}

@@ -122,7 +122,7 @@ class Folding:
         return found
 
     def _made(self, pair: Pair) -> Region | None:
-        whole = whole_body(self._runs, pair)
+        whole = whole_body(self._runs, pair, self._setting.forms_at(pair[1]))
         if whole is None:
             return None
         whole = with_states(self._runs, [whole], self._calls)[0]

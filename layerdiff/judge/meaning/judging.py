@@ -50,7 +50,7 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     coarse = coarser_calls(setting, body, aligned)
     if not differing and not coarse and not setting.laid:
         return said
-    programs = Programs(setting.runs, body, incoming, aligned, setting.contents, setting.fillings)
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
     theirs = programs.run("target")
     said.opaque = theirs.opaque
     ours, kept = with_decisions(setting, programs, theirs, said)
@@ -100,7 +100,7 @@ def _faults(
     named: set[tuple[int, int]] = set()
     watched: Ran | None = None
     for _ in range(_MOST_FAULTS):
-        worst = _worst_cut(setting, ours, theirs, differing)
+        worst = _worst_cut(setting, programs, ours, theirs, differing)
         if worst is None:
             break
         cut, difference = worst
@@ -132,7 +132,7 @@ def _faults(
         if calls in named or (passed and not surely):
             break
         named.add(calls)
-        said.findings.append(_meaning(calls, value, cut, difference, evidence, broken=_loses_numbers(setting, ours, theirs, cut)))
+        said.findings.append(_meaning(calls, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
         if over is not None:
             passed, theirs, watched = *over, None
             ours = programs.run("reference", kept=kept, taken=taken)
@@ -160,21 +160,23 @@ def _passed_over(
         if isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and operand.shape == shape:
             tried = {**passed, call: {"out": operand}}
             ran = programs.run("target", taken=tried)
-            worst = _worst_cut(setting, ours, ran, cuts)
+            worst = _worst_cut(setting, programs, ours, ran, cuts)
             if worst is None or worst[1].figure < _NEARER * figure:
                 return tried, ran
     return None
 
 
-def _worst_cut(setting: Setting, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:
+def _worst_cut(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:
     found: tuple[Cut, RowDifference] | None = None
     for cut in cuts:
         (r, t), position = cut
         one, other = ours.cuts.get((r, position)), theirs.cuts.get((t, position))
         if one is None or other is None:
             continue
-        one, other = setting.fillings.beside(one, other)
-        other = as_mask(other.reshape(one.shape), one)
+        beside = programs.body.forms.beside(one, other)
+        if beside is None:
+            continue
+        one, other = beside[0], as_mask(beside[1], beside[0])
         difference = row_difference(unmasked(without_padding(one, other, setting.padded)), unmasked(other))
         if difference.figure > NOTHING and (found is None or difference.figure > found[1].figure):
             found = cut, difference
@@ -202,11 +204,13 @@ def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, h
     return []
 
 
-def _loses_numbers(setting: Setting, ours: Ran, theirs: Ran, cut: Cut) -> bool:
+def _loses_numbers(programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> bool:
     """Whether the target's program has NaN or Inf where the reference's is finite."""
     (r, t), position = cut
-    one, other = setting.fillings.beside(ours.cuts[r, position], theirs.cuts[t, position])
-    return one.dtype.kind == "f" and bool(np.any(np.isfinite(one) & ~is_masked(one) & ~np.isfinite(other.reshape(one.shape))))
+    beside = programs.body.forms.beside(ours.cuts[r, position], theirs.cuts[t, position])
+    if beside is None or beside[0].dtype.kind != "f":
+        return False
+    return bool(np.any(np.isfinite(beside[0]) & ~is_masked(beside[0]) & ~np.isfinite(beside[1])))
 
 
 def _meaning(

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.beside import Forms
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import with_decisions
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
@@ -74,24 +75,24 @@ class Meeting:
         what they are handed must be the same. The target's operators in those are returned too.
         """
         try:
-            return self._meet_as(setting, whole_body(self._runs, pair), calls), frozenset()
+            return self._meet_as(setting, whole_body(self._runs, pair, setting.forms_at(pair[1])), calls), frozenset()
         except CannotReplay:
-            routed = self._routed(pair)
+            routed = self._routed(pair, setting.forms_at(pair[1]))
         given = frozenset(item for _, there in routed for item in self._runs.target.walk(there, set()))
         try:
-            return bool(routed) and self._meet_as(setting, whole_body(self._runs, pair, routed), calls), given
+            return bool(routed) and self._meet_as(setting, whole_body(self._runs, pair, setting.forms_at(pair[1]), routed), calls), given
         except CannotReplay:
             return False, given
 
-    def _routed(self, pair: Pair) -> dict[Pair, Interface]:
+    def _routed(self, pair: Pair, forms: Forms) -> dict[Pair, Interface]:
         """The calls inside that were handed other whole numbers, and made values of other shapes of them; none inside another."""
         found: dict[Pair, Interface] = {}
         inside: set[int] = set()
         for call in self._runs.reference.modules_inside(pair[0], set()):
             there = self._pairs.get(call)
-            if there is None or call in inside or (fits := interface(self._runs, (call, there))) is None:
+            if there is None or call in inside or (fits := interface(self._runs, (call, there), forms)) is None:
                 continue
-            if self._of_other_shapes((call, there)) and any(self._chosen_otherwise(values) for _, values in fits.inputs):
+            if self._of_other_shapes((call, there)) and any(self._chosen_otherwise(values, forms) for _, values in fits.inputs):
                 found[call, there] = fits
                 inside.update(self._runs.reference.modules_inside(call, set()))
         return found
@@ -103,12 +104,13 @@ class Meeting:
         )
         return ours != theirs
 
-    def _chosen_otherwise(self, values: Pair) -> bool:
+    def _chosen_otherwise(self, values: Pair, forms: Forms) -> bool:
         known = dtype_named(self._runs.reference.file.dtype_name(values[0]))
         if known is None or known.kind != "integer":
             return False
         one, other = (self._contents(run, value) for run, value in zip(self._runs, values, strict=True))
-        return not np.array_equal(one, other.reshape(one.shape))
+        beside = forms.beside(one, other)
+        return beside is None or not np.array_equal(*beside)
 
     def _meet_as(self, setting: Setting, whole: Body | None, calls: Mapping[int, int]) -> bool:
         if whole is None or leaves_state(self._runs, whole):
@@ -124,7 +126,8 @@ class Meeting:
         cuts = [(whole.calls, at) for at, _ in whole.interface.outputs]
         cuts += [(pair, at) for pair, handed in whole.children.items() for at, _ in handed.inputs]
         made = [(ours.cuts[r, at], theirs.cuts[t, at]) for (r, t), at in cuts]
-        return all(row_difference(one, other.reshape(one.shape)).figure <= NOTHING for one, other in made)
+        beside = [whole.forms.beside(one, other) for one, other in made]
+        return all(both is not None and row_difference(*both).figure <= NOTHING for both in beside)
 
 
 def leaves_state(runs: Both[Recorded], body: Body) -> bool:

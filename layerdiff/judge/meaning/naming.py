@@ -44,7 +44,7 @@ def name_call(
     back = {t: r for r, t in programs.aligned.items()}
     near = BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING  # a table that was rounded makes no such difference
     tokens = tokens_of(programs.runs, programs.body) or ()
-    theirs, ours = _without_filling(programs, theirs, "target"), _without_filling(programs, ours, "reference")
+    theirs, ours = _plain(programs, theirs, "target"), _plain(programs, ours, "reference")
     known = Both(Equals.of(ours, near, tokens), Equals.of(theirs, near, tokens))
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     beside = Both(
@@ -95,11 +95,12 @@ def name_call(
     return None
 
 
-def _without_filling(programs: Programs, ran: Ran, side: str) -> Ran:
+def _plain(programs: Programs, ran: Ran, side: str) -> Ran:
     """What a program made, at the places that count."""
-    if not programs.fillings.sizes:
+    forms = programs.body.forms
+    if not forms.fillings.sizes and forms.packing is None:
         return ran
-    made = {call: {p: programs.fillings.without(x, side) for p, x in results.items()} for call, results in ran.results.items()}
+    made = {call: {p: forms.plain(x, side) for p, x in results.items()} for call, results in ran.results.items()}
     return replace(ran, results=made)
 
 
@@ -290,12 +291,16 @@ def _mends(programs: Programs, ours: Ran, reference: int, target: int) -> bool |
             continue
         tried = True
         right = ours.results[reference]
-        if made.keys() == right.keys() and all(
-            same_form(made[at].shape, x.shape) and row_difference(unmasked(x), unmasked(made[at].reshape(x.shape))).figure <= NOTHING
-            for at, x in right.items()
-        ):
+        if made.keys() == right.keys() and all(_same(x, made[at]) for at, x in right.items()):
             return True
     return False if tried else None
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Whether two results are the same, in whatever layout."""
+    if same_form(one.shape, other.shape):
+        return row_difference(unmasked(one), unmasked(other.reshape(one.shape))).figure <= NOTHING
+    return Equals([one]).has(other)
 
 
 def _first_position(theirs: Ran, ours: Ran, pair: tuple[int, int]) -> str:

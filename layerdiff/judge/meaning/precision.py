@@ -56,8 +56,13 @@ def find_precision(
         recorded = _recorded_cut(setting, programs.body, (r, t), position)
         if exact is None or other is None or right is None or recorded is None or recorded.shape != right.shape:
             continue
-        if any(one.dtype.kind != "f" for one in (exact, right, recorded)) or exact.shape != recorded.shape:
+        if any(one.dtype.kind != "f" for one in (exact, right, recorded)):
             continue
+        forms = programs.body.forms
+        beside, drawn = forms.beside(exact, recorded), forms.beside(other, right)
+        if beside is None or drawn is None:
+            continue
+        (exact, recorded), (other, right) = beside, drawn
         recorded = without_padding(recorded, right, setting.padded)
         unit = setting.rounding.unit_at(programs.body, (r, t), position, expected=bool(coarse))
         with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference

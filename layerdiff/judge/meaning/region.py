@@ -272,7 +272,7 @@ class Region:
             if x is None or y is None:
                 return None
             form = self._setting.runs.reference.file.shape(value)  # of both, where they have two
-            x, y = x.reshape(form), y.reshape(form)
+            x, y = (self._programs.body.forms.counted(made, form) for made in (x, y))
             x = without_padding(x, y, padded)
             if x.dtype.kind != "f":
                 if not np.array_equal(x, y):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings, leading
+from layerdiff.align.beside import AS_THEY_ARE, Forms
 from layerdiff.align.forms import same_form
 from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
 from layerdiff.judge.tables import Source, Texts
 from layerdiff.measure.blocks import ArrayBlocks, Blocks
 from layerdiff.measure.equality import same_bits
@@ -36,15 +36,16 @@ class Numbers:
 
     columns: dict[str, Any]
     reason: str | None = None
+    shape: tuple[int, ...] | None = None
+    """Of what was compared, where that is neither value whole."""
 
 
-def measure_values(files: Both[TraceFile], values: Both[int], fillings: Fillings = NOTHING_FILLED) -> Numbers:
+def measure_values(files: Both[TraceFile], values: Both[int], forms: Forms = AS_THEY_ARE) -> Numbers:
     """Measure one pair: from its bytes, else from recorded statistics. An unreadable value is a result with a reason."""
     if not same_form(files.reference.shape(values.reference), files.target.shape(values.target)):
         shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
-        common = fillings.common(shapes.reference, shapes.target)
-        if common is not None:
-            return _at_common_places(files, values, *common)
+        if forms.common(shapes.reference, shapes.target):
+            return _what_both_have(files, values, forms)
         return Numbers({"source": int(Source.NOTHING)}, f"shapes differ: reference {list(shapes.reference)}, target {list(shapes.target)}")
     try:
         stored = Both(files.reference.stored(values.reference), files.target.stored(values.target))
@@ -58,13 +59,16 @@ def measure_values(files: Both[TraceFile], values: Both[int], fillings: Fillings
     return _from_statistics(files, values)
 
 
-def _at_common_places(files: Both[TraceFile], values: Both[int], dim: int, count: int) -> Numbers:
-    """Of a value with a dimension that one side filled up: what both have."""
+def _what_both_have(files: Both[TraceFile], values: Both[int], forms: Forms) -> Numbers:
+    """Of a value with a dimension, or with positions, that one side filled up."""
     try:
-        sides = [_leading(file, value, dim, count) for file, value in zip(files, values, strict=True)]
+        sides = forms.beside(files.reference.raw(values.reference), files.target.raw(values.target))
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error))
-    return _screened(*sides)
+    ours, theirs = files.reference.dtype(values.reference), files.target.dtype(values.target)
+    assert sides is not None and ours is not None and theirs is not None
+    blocks = Both(ArrayBlocks(ours, np.ascontiguousarray(sides[0])), ArrayBlocks(theirs, np.ascontiguousarray(sides[1])))
+    return replace(_screened(blocks.reference, blocks.target), shape=sides[0].shape)
 
 
 def _screened(ours: Blocks, theirs: Blocks, *, same: bool = False) -> Numbers:
@@ -72,13 +76,6 @@ def _screened(ours: Blocks, theirs: Blocks, *, same: bool = False) -> Numbers:
     if not screening["equal"] and screening["mismatched"] < 0 and screening["rel_l2"] != screening["rel_l2"]:
         return Numbers({"source": int(Source.NOTHING)}, f"{ours.dtype.name} and {theirs.dtype.name} cannot be compared by number")
     return Numbers({"source": int(Source.BYTES), **{name: screening[name] for name in NUMBERS}})
-
-
-def _leading(file: TraceFile, value: int, dim: int, count: int) -> ArrayBlocks:
-    """The first places of a value along a dimension. Raises TraceError where its bytes were not kept."""
-    bits, dtype = leading(file.raw(value), dim, count), file.dtype(value)
-    assert dtype is not None
-    return ArrayBlocks(dtype, np.ascontiguousarray(bits))
 
 
 def _views_of_the_same(files: Both[TraceFile], values: Both[int]) -> bool:
@@ -146,13 +143,15 @@ def fill(
     sites: dict[str, NDArray[Any]],
     texts: Texts,
     files: Both[tuple[TraceFile, ...]],
-    fillings: Fillings = NOTHING_FILLED,
+    forms: FormsOfSteps | None = None,
 ) -> Iterator[int]:
     """Fill the columns of `pairs`, in their order; yields the bytes done, after each pair.
 
     A pair's reason goes into its site's statement where that has none.
     """
     known: dict[tuple[int, int, int, int], Numbers] = {}
+    if forms is None:
+        forms = forms_of_steps(sites, files)
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
         numbers = Both(int(sites["reference_file"][site]), int(sites["target_file"][site]))
@@ -161,26 +160,16 @@ def fill(
         key = (numbers.reference, numbers.target, values.reference, values.target)
         found = known.get(key)
         if found is None:
-            found = known[key] = measure_values(side, values, fillings)
+            found = known[key] = measure_values(side, values, forms.at(numbers.target, int(sites["target_call"][site])))
             done += bytes_of(side, values)
         for name, number in found.columns.items():
             pairs[name][pair] = number
-        if int(pairs["source"][pair]) == Source.BYTES and pairs["reference_shape"][pair] != pairs["target_shape"][pair]:
-            common_shape(pairs, texts, pair)
+        if found.shape is not None:
+            for name in ("reference", "target"):
+                pairs[f"{name}_shape"][pair] = texts.intern(json.dumps(list(found.shape)))
         if found.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {found.reason}")
         yield done
-
-
-def common_shape(pairs: dict[str, NDArray[Any]], texts: Texts, pair: int) -> None:
-    """Of a value that was compared at the places that both sides have: their shape."""
-    shapes = [json.loads(texts[int(pairs[f"{side}_shape"][pair])] or "[]") for side in ("reference", "target")]
-    if same_form(*(tuple(shape) for shape in shapes)):
-        return
-    least = [min(sizes) for sizes in zip(*shapes, strict=True)]
-    for side in ("reference", "target"):
-        pairs[f"{side}_shape"][pair] = texts.intern(json.dumps(least))
-    pairs["count"][pair] = math.prod(least)
 
 
 def bytes_of(files: Both[TraceFile], values: Both[int]) -> int:

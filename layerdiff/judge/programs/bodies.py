@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings
-from layerdiff.align.forms import Shape, leading_of, same_form
+from layerdiff.align.beside import AS_THEY_ARE, Forms, FormsAt, as_they_are
+from layerdiff.align.forms import Shape, leading_of
 from layerdiff.align.positions import pair_positions
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -43,6 +43,8 @@ class Body:
     """Module calls whose operators belong here."""
     unpaired: Both[frozenset[int]] = Both(frozenset(), frozenset())
     """Those of them that the other run never makes."""
+    forms: Forms = AS_THEY_ARE
+    """In which forms the two runs have what is read and made here."""
 
     def child_of(self, side: str) -> dict[int, tuple[Pair, Interface]]:
         """The children by the call of one side."""
@@ -53,18 +55,18 @@ def bodies(
     runs: Both[Recorded],
     pairs: Mapping[int, int],
     roots: list[Pair],
-    fillings: Fillings = NOTHING_FILLED,
+    forms_at: FormsAt = as_they_are,
 ) -> Iterator[Body]:
     """The bodies of all module calls under `roots`. `pairs`: the target call of each reference call."""
     stack = list(reversed(roots))
     while stack:
         calls = stack.pop()
-        body = _body(runs, calls, pairs, fillings)
+        body = _body(runs, calls, pairs, forms_at(calls[1]))
         yield body
         stack.extend(reversed(list(body.children)))
 
 
-def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], fillings: Fillings) -> Body:
+def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: Forms) -> Body:
     refused: set[Pair] = set()
     known: dict[Pair, Interface | None] = {}
     while True:
@@ -72,7 +74,7 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], fillings:
         found = _children(runs, calls, kept)
         for pair in found:
             if pair not in known:
-                known[pair] = interface(runs, pair)
+                known[pair] = interface(runs, pair, forms)
         bad = {pair for pair in found if known[pair] is None}
         if not bad:
             break
@@ -83,10 +85,10 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], fillings:
     dissolved = Both(
         tuple(runs.reference.modules_inside(calls[0], stops.reference)), tuple(runs.target.modules_inside(calls[1], stops.target))
     )
-    whole = interface(runs, calls) or _common(runs, calls, fillings)
+    whole = interface(runs, calls, forms) or _common(runs, calls, forms)
     back = set(pairs.values())
     unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
-    return Body(calls, whole, items, children, dissolved, unpaired)
+    return Body(calls, whole, items, children, dissolved, unpaired, forms)
 
 
 def tokens_of(runs: Both[Recorded], body: Body) -> Shape | None:
@@ -104,14 +106,14 @@ def tokens_of(runs: Both[Recorded], body: Body) -> Shape | None:
     return () if differ else None
 
 
-def whole_body(runs: Both[Recorded], calls: Pair, but: Mapping[Pair, Interface] = {}) -> Body | None:
+def whole_body(runs: Both[Recorded], calls: Pair, forms: Forms, but: Mapping[Pair, Interface] = {}) -> Body | None:
     """The body of a pair of calls with every call inside dissolved, `but` some; None where the two do not take and return the same."""
-    fits = interface(runs, calls)
+    fits = interface(runs, calls, forms)
     if fits is None:
         return None
     stops = Both({r for r, _ in but}, {t for _, t in but})
     items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
-    return Body(calls, fits, items, but, Both((), ()))
+    return Body(calls, fits, items, but, Both((), ()), forms=forms)
 
 
 def _children(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> list[Pair]:
@@ -138,26 +140,26 @@ def _nearest(run: Recorded, call: int, paired: Mapping[int, int]) -> list[int]:
     return found
 
 
-def interface(runs: Both[Recorded], pair: Pair) -> Interface | None:
+def interface(runs: Both[Recorded], pair: Pair, forms: Forms) -> Interface | None:
     """What a pair of calls takes and returns, where both take and return the same; else None."""
-    inputs = _paired_values(runs, pair, Role.INPUT)
-    outputs = _paired_values(runs, pair, Role.OUTPUT)
+    inputs = _paired_values(runs, pair, Role.INPUT, forms)
+    outputs = _paired_values(runs, pair, Role.OUTPUT, forms)
     if inputs is None or outputs is None or not outputs:
         return None
     return Interface(tuple(inputs), tuple(outputs))
 
 
-def _paired_values(runs: Both[Recorded], pair: Pair, role: Role) -> list[tuple[str, Pair]] | None:
+def _paired_values(runs: Both[Recorded], pair: Pair, role: Role, forms: Forms) -> list[tuple[str, Pair]] | None:
     ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
     found, left, over = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
     if left or over:
         return None
     values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
-    same = all(same_form(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values)
+    same = all(forms.same(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values)
     return values if same else None
 
 
-def _common(runs: Both[Recorded], pair: Pair, fillings: Fillings) -> Interface:
+def _common(runs: Both[Recorded], pair: Pair, forms: Forms) -> Interface:
     """What a pair of calls has in common, where there is more on one side; of what it returns also what one side filled up."""
 
     def common(role: Role) -> tuple[tuple[str, Pair], ...]:
@@ -165,7 +167,7 @@ def _common(runs: Both[Recorded], pair: Pair, fillings: Fillings) -> Interface:
         found, _, _ = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
         values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
         shapes = [(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values]
-        filled = [role == Role.OUTPUT and fillings.common(*both) is not None for both in shapes]
-        return tuple(one for one, both, fills in zip(values, shapes, filled, strict=True) if same_form(*both) or fills)
+        filled = [role == Role.OUTPUT and forms.fillings.common(*both) is not None for both in shapes]
+        return tuple(one for one, both, fills in zip(values, shapes, filled, strict=True) if forms.same(*both) or fills)
 
     return Interface(common(Role.INPUT), common(Role.OUTPUT))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerdiff.align.forms import canonical
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.programs.bodies import Body, tokens_of
 from layerdiff.judge.programs.wiring import is_float_cast
@@ -38,7 +37,7 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
                 continue
             shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
             if leading is not None:
-                shapes = tuple(canonical(shape, leading) for shape in shapes)
+                shapes = tuple(body.forms.token(shape, side, leading) for shape in shapes)
             exact.append((operation.name, shapes))
             names.append(operation.name)
             kept.append(item)

@@ -12,7 +12,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layerdiff.align.forms import same_form
 from layerdiff.judge.programs.bodies import Body, Pair
 from layerdiff.judge.programs.constants import Constants, as_mask
 from layerdiff.replay.recorded import Recorded
@@ -34,7 +33,7 @@ class Incoming:
         aligned: Mapping[int, int],
         contents: Callable[[Recorded, int], Array],
     ) -> None:
-        self._runs = runs
+        self._runs, self._forms = runs, body.forms
         self._constants = constants
         self._calls = calls
         self._aligned = aligned
@@ -83,7 +82,7 @@ class Incoming:
         return there
 
     def _fits(self, reference: int, target: int) -> bool:
-        return same_form(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))
+        return self._forms.same(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))
 
     def reader(self, value: int) -> tuple[int, str] | None:
         """The first operator call of the reference that reads a value, and at which position."""
@@ -129,7 +128,8 @@ class Incoming:
         if self.own_choices and known is not None and known.kind == "integer":
             return self._contents(self._runs.reference, value)
         shape = self._runs.reference.file.shape(value)
-        contents = self._contents(self._runs.target, partner).reshape(shape)
+        found = self._contents(self._runs.target, partner)
+        contents = self._forms.for_reference(found, shape, lambda: self._contents(self._runs.reference, value))
         dtypes = self._runs.reference.file.dtype_name(value), self._runs.target.file.dtype_name(partner)
         if "bool" in dtypes and dtypes[0] != dtypes[1]:
             return as_mask(contents, self._contents(self._runs.reference, value))

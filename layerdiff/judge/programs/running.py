@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.noise import Noise
@@ -70,8 +70,6 @@ class Programs:
     aligned: Mapping[int, int]
     """The target's operator call of each of the reference's, inside the body."""
     contents: Callable[[Recorded, int], Array]
-    fillings: Fillings = NOTHING_FILLED
-    """Sizes that one of the two filled up."""
     decided_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The target's calls that decide what one of the reference's does that has no partner: a sort for a top-k, or an argmax a place."""
 
@@ -191,9 +189,18 @@ class _Watcher:
             if there is None and operation.call in programs.decided_by:
                 return self._as_chosen(operation, programs.chosen_by(programs.decided_by[operation.call]))
             if there is not None:
-                made = programs.runs.target.operation(there)
-                return {p: programs.contents(programs.runs.target, value) for p, value in made.outputs.items() if p in operation.outputs}
+                return self._of_target(operation, programs.runs.target.operation(there))
         return {position: programs.contents(self._run, value) for position, value in operation.outputs.items()}
+
+    def _of_target(self, operation: Operation, made: Operation) -> dict[str, Array]:
+        """The target's recorded results of the call aligned with one of the reference's, in the reference's form."""
+        programs, found = self._programs, {}
+        for position, value in made.outputs.items():
+            if position in operation.outputs:
+                own, contents = operation.outputs[position], programs.contents(programs.runs.target, value)
+                here = partial(programs.contents, self._run, own)
+                found[position] = programs.body.forms.unpacked(contents, self._run.file.shape(own), here)
+        return found
 
     def _as_chosen(self, operation: Operation, chosen: Array) -> dict[str, Array]:
         """Chosen places as what a choice of the reference's hands out; the values that they name are its own."""

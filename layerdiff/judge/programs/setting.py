@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED, Fillings
+from layerdiff.align.beside import FormsAt, as_they_are
 from layerdiff.judge.local import Local
 from layerdiff.judge.programs.noise import Rounding
 from layerdiff.replay.recorded import Recorded
@@ -62,7 +62,7 @@ class Setting:
     rounding: Rounding
     padded: NDArray[np.bool_] | None = None
     """Shape (batch, keys): the positions of this step that are padding."""
-    fillings: Fillings = NOTHING_FILLED
-    """Sizes that one of the two runs filled up."""
+    forms_at: FormsAt = as_they_are
+    """In which forms the two runs have the values of each step."""
     laid: bool = False
     """Whether the target's program is the reference's, with values of its own laid over it: then every cut is held against it."""

@@ -15,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.filling import NOTHING_FILLED, Fillings
 from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.packing import forms_of_steps
 from layerdiff.measure.along_axis import Element
 from layerdiff.measure.blocks import Blocks
 from layerdiff.rows.figures import count
@@ -202,8 +204,12 @@ def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int
         shape, made_of = logical.shape, logical.said
         sides = logical.sides.map(lambda side: OneSide(side.dtype, int(side.bits.size), Held(side.dtype, side.bits.reshape(-1))))
     else:
-        sides = Both(*(_side(traces, comparison, row, pair, name) for name in ("reference", "target")))
         shape = value_name(comparison, pair, "reference").shape or ()
+        values = Both(*(_value(traces, comparison, row, pair, name) for name in ("reference", "target")))
+        if any(file.shape(value) != value_name(comparison, pair, name).shape for file, value, name in _named(values)):
+            sides = _what_both_have(traces, comparison, row, values, shape)
+        else:
+            sides = Both(*(_side(file, value, name) for file, value, name in _named(values)))
     r, t = sides.reference, sides.target
     if r.count != t.count:
         raise TraceError(f"the shapes do not fit: {count(r.count)} elements in the reference, {count(t.count)} in the target")
@@ -221,20 +227,58 @@ def layout(shape: Shape, elements: int) -> tuple[int, bool]:
     return 1 << math.ceil(math.log2(elements) / 2), True
 
 
-def _side(traces: Traces, comparison: Comparison, row: int, pair: int, name: str) -> OneSide:
+def _value(traces: Traces, comparison: Comparison, row: int, pair: int, name: str) -> tuple[TraceFile, int]:
     value = int(comparison.pairs[f"{name}_value"][pair])
     if value < 0:
         raise TraceError(f"the {name} has no such value")
     file, _ = traces.file(comparison, name, row)
-    expected = value_name(comparison, pair, name)
-    if value >= len(file.values) or file.dtype_name(value) != expected.dtype or file.shape(value) != expected.shape:
-        raise TraceError(f"{file.path} is not the {name} that was compared: its values are others. Compare the two again.")
+    if value >= len(file.values) or file.dtype_name(value) != value_name(comparison, pair, name).dtype:
+        raise _another(file, name)
+    return file, value
+
+
+def _another(file: TraceFile, name: str) -> TraceError:
+    return TraceError(f"{file.path} is not the {name} that was compared: its values are others. Compare the two again.")
+
+
+def _named(values: Both[tuple[TraceFile, int]]) -> Iterator[tuple[TraceFile, int, str]]:
+    return ((file, value, name) for (file, value), name in zip(values, ("reference", "target"), strict=True))
+
+
+def _what_both_have(traces: Traces, comparison: Comparison, row: int, values: Both[tuple[TraceFile, int]], shape: Shape) -> Both[OneSide]:
+    """Of values with a dimension, or with positions, that one side filled up: what was compared, in the shape of it."""
+    shapes = values.map(lambda side: side[0].shape(side[1]))
+    padded = any(notice.kind == "layout-padded" for notice in comparison.notices)
+    fillings = Fillings(frozenset(zip(shapes.reference, shapes.target, strict=False))) if padded else NOTHING_FILLED
+    files = Both(*(tuple(traces.files(comparison, name)) for name in ("reference", "target")))
+    numbers = int(comparison.sites["target_file"][row]), int(comparison.sites["target_call"][row])
+    forms = forms_of_steps(comparison.sites, files, fillings).at(*numbers)
+    if not forms.common(*shapes):
+        raise next(_another(file, name) for file, value, name in _named(values) if file.shape(value) != shape)
+    for file, value, name in _named(values):
+        _readable(file, value, name)
+    beside = forms.beside(*(file.raw(value) for file, value in values))
+    assert beside is not None
+    return Both(*(_held(file, value, np.ascontiguousarray(bits)) for (file, value), bits in zip(values, beside, strict=True)))
+
+
+def _held(file: TraceFile, value: int, bits: NDArray[Any]) -> OneSide:
+    dtype = file.dtype(value)
+    assert dtype is not None
+    return OneSide(dtype, int(bits.size), Held(dtype, bits.reshape(-1)))
+
+
+def _readable(file: TraceFile, value: int, name: str) -> None:
     if why := why_unreadable(file, value, f"the {name}"):
         raise TraceError(why)
+
+
+def _side(file: TraceFile, value: int, name: str) -> OneSide:
+    _readable(file, value, name)
     dtype, stored = file.dtype(value), file.stored(value)
     assert dtype is not None and stored is not None
     if stored.place is None and stored.count:  # made of other values, or in a checkpoint
-        return OneSide(dtype, stored.count, Held(dtype, _of_view(file, value, name)))
+        return _held(file, value, _of_view(file, value, name))
     return OneSide(dtype, stored.count, stored)
 
 

@@ -1,0 +1,99 @@
+"""Tokens in a row: an engine has the requests of a batch end to end, without the padding that a model needs to have them as rows.
+
+Which tokens these are is told by the root's own inputs alone, an `attention_mask` and ids that are the same (judge/pairs/packing.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.forms import Shape, without_ones
+
+Array = NDArray[Any]
+_MOST_TRIES: Final = 10_000
+"""Of orders of requests: requests that begin alike have to be tried."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The tokens that count of a padded batch, and the row in which the other run has them."""
+
+    padded: str
+    """The side that has the batch: `reference` or `target`."""
+    batch: Shape
+    """(requests, positions)."""
+    places: NDArray[np.intp]
+    """Shape (tokens,): the place in the batch, in row-major order, of each token of the row."""
+
+    def same(self, reference: Shape, target: Shape) -> bool:
+        """Whether values of these shapes are the batch and the row of one thing."""
+        batch, row = (reference, target) if self.padded == "reference" else (target, reference)
+        lead, row = self._lead(batch), without_ones(row)
+        return lead > 0 and row[:1] == (self.places.size,) and without_ones(batch[lead:]) == row[1:]
+
+    def row(self, x: Array) -> Array:
+        """A value of the batch, as the row has it: shape (tokens, ...)."""
+        lead = self._lead(x.shape)
+        return np.asarray(x.reshape(-1, *x.shape[lead:])[self.places])
+
+    def in_batch(self, row: Array, own: Array) -> Array:
+        """A value of the row in the form of the batch, with the batch's `own` where there is no token."""
+        filled = np.array(own).reshape(-1, *own.shape[self._lead(own.shape) :])
+        filled[self.places] = row.reshape(self.places.size, *filled.shape[1:])
+        return filled.reshape(own.shape)
+
+    def tokens_only(self, x: Array) -> Array:
+        """A value of the padded side that has requests and positions first, or heads between them, as a row; any other as it is."""
+        if self._lead(x.shape):
+            return self.row(x)
+        if x.ndim > 2 and (x.shape[0], x.shape[2]) == self.batch:
+            return self.row(np.moveaxis(x, 2, 1))
+        return x
+
+    def as_row(self, shape: Shape) -> Shape:
+        """The shape that a value of the padded side has as a row; that of any other as it is."""
+        lead = self._lead(shape)
+        return (self.places.size, *shape[lead:]) if lead else shape
+
+    def _lead(self, shape: Shape) -> int:
+        """How many leading dimensions of a shape are the batch; 0 where none are."""
+        if shape[:2] == self.batch:
+            return 2
+        return 1 if shape[:1] == (math.prod(self.batch),) else 0
+
+
+def packed(ids: Array, counts: NDArray[np.bool_], row: Array) -> NDArray[np.intp] | None:
+    """Where in a batch each token of a row lies, whichever request comes first; None where the row is not made of the batch's tokens.
+
+    `ids` and `counts`, shape (requests, positions): the batch's tokens, and which of them count. `row`, shape (tokens,).
+    """
+    if row.ndim != 1 or row.size != np.count_nonzero(counts) or row.size in (0, 1, ids.size):
+        return None
+    places = [np.flatnonzero(own) + number * ids.shape[1] for number, own in enumerate(counts)]
+    order = _in_order([ids.reshape(-1)[own] for own in places], row)
+    return None if order is None else np.concatenate([places[number] for number in order])
+
+
+def _in_order(requests: Sequence[Array], row: Array) -> list[int] | None:
+    """The order in which requests lie in a row."""
+    tries = _MOST_TRIES
+    stack: list[tuple[list[int], int]] = [([], 0)]
+    while stack and tries:
+        tries -= 1
+        chosen, begin = stack.pop()
+        if len(chosen) == len(requests):
+            return chosen
+        seen: list[Array] = []
+        for number in reversed(range(len(requests))):
+            one = requests[number]
+            if number in chosen or not np.array_equal(row[begin : begin + one.size], one) or any(np.array_equal(one, x) for x in seen):
+                continue
+            seen.append(one)
+            stack.append(([*chosen, number], begin + one.size))
+    return None

@@ -151,7 +151,7 @@ def compare_in_steps(
     else:
         total = total_bytes(pairs, sites, files)
         parts_of, filled = None, filled_weights(pairs, sites, tables.texts, files)
-        forms = forms_of_steps(sites, files, fillings_of(filled))
+        forms = forms_of_steps(sites, pairs, files, fillings_of(filled))
         measured = fill(pairs, sites, tables.texts, files, forms)
     told = (*told, *notices_of_filling(filled), *notices_of_packing(forms, sites, tables.texts))
     entire = 2 * total if judging else total

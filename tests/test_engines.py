@@ -14,6 +14,7 @@ from torch.nn import functional
 from captures.llama import RMSNorm, SmallLlama, small_llama, tokens
 from layerdiff import Recorder, compare_traces
 from layerdiff.cli.exits import UNUSABLE, code_of
+from layerdiff.judge.tables import BY_THRESHOLDS
 from layerdiff.measure.full import full
 from layerdiff.rows.tensor.pair import open_tensor
 from layerdiff.rows.traces import Traces
@@ -125,7 +126,20 @@ class Engine(nn.Module):
         x, residual, cos_sin = self.embed_tokens(ids), None, self.cos_sin_cache[positions]
         for layer, cache in zip(self.layers, caches, strict=True):
             x, residual = layer(x, residual, cos_sin, cache, slots, tables, lengths)
-        return self.lm_head(self.norm(x, residual)[0])  # type: ignore[no-any-return]
+        return self.lm_head(self.asked_for(self.norm(x, residual)[0], lengths))  # type: ignore[no-any-return]
+
+    def asked_for(self, x: Tensor, lengths: list[int]) -> Tensor:
+        """The tokens of which logits are made."""
+        return x
+
+
+class Sampling(Engine):
+    """Makes logits of the last token of each request alone; or of the one `early` before it."""
+
+    early = 0
+
+    def asked_for(self, x: Tensor, lengths: list[int]) -> Tensor:
+        return x[torch.tensor(lengths).cumsum(0) - 1 - self.early]
 
 
 def serve(engine: Engine, requests: list[Tensor]) -> None:
@@ -187,19 +201,26 @@ def test_a_fault_of_an_engine_is_found_in_its_module(tmp_path: Path, fault: str,
 
 
 def of_several_lengths(
-    folder: Path, faults: tuple[str, ...] = ("", ""), dtype: torch.dtype = torch.float32, *, operators: bool = True, told: bool = True
+    folder: Path,
+    faults: tuple[str, ...] = ("", ""),
+    dtype: torch.dtype = torch.float32,
+    *,
+    operators: bool = True,
+    told: bool = True,
+    lengths: tuple[int, ...] = (11, 18, 7),
+    engine: Engine | None = None,
 ) -> Comparison:
-    """A model is given requests of 18, 11 and 7 tokens as a padded batch, an engine their tokens in a row, in another order."""
-    requests = [request[:length] for request, length in zip(tokens(batch=3), (18, 11, 7), strict=True)]
+    """A model is given requests of several lengths as a padded batch, an engine their tokens in a row, in another order."""
+    requests = [request[:length] for request, length in zip(tokens(batch=len(lengths)), lengths, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(requests, batch_first=True)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(request) for request in requests], batch_first=True)
     with torch.no_grad(), Recorder(folder / "r.h5", model := small_llama(hidden=HIDDEN, layers=LAYERS), operators=operators):
         model(input_ids=ids, **({"attention_mask": mask} if told else {}))
-    engine = Engine(small_llama(hidden=HIDDEN, layers=LAYERS), faults)
+    engine = engine or Engine(small_llama(hidden=HIDDEN, layers=LAYERS), faults)
     table = engine.cos_sin_cache
     engine.to(dtype).cos_sin_cache = table
     with torch.no_grad(), Recorder(folder / "t.h5", engine, operators=operators):
-        serve(engine, [requests[1], requests[0], requests[2]])
+        serve(engine, requests[::-1])
     return compare_traces(folder / "r.h5", folder / "t.h5")
 
 
@@ -237,6 +258,61 @@ def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, fa
     faults = tuple(fault if here == layer else "" for here in range(LAYERS))
     sites = [origin.site for origin in of_several_lengths(tmp_path, faults, dtype).origins]
     assert sites and all(fnmatchcase(site, f"layers.{layer}.{place}") for site in sites), sites
+
+
+SEVERAL = pytest.mark.parametrize("lengths", [(11, 18, 7), (18, 18), (18,)], ids=["ragged", "two", "one"])
+
+
+def sampling(*, early: int = 0, epsilon: float = 1e-6, rolled: int = 0) -> Sampling:
+    engine = Sampling(small_llama(hidden=HIDDEN, layers=LAYERS))
+    engine.early, engine.norm.eps = early, epsilon
+    engine.lm_head.weight.data = engine.lm_head.weight.data.roll(rolled, 0)
+    return engine
+
+
+@SEVERAL
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_logits_of_the_last_tokens_are_compared(tmp_path: Path, lengths: tuple[int, ...], dtype: torch.dtype, operators: bool) -> None:
+    comparison = of_several_lengths(tmp_path, dtype=dtype, lengths=lengths, engine=sampling(), operators=operators)
+    assert [] == [origin.site for origin in comparison.origins]
+    assert not comparison.defect
+    assert {"results-not-compared", "results-differ"}.isdisjoint(notice.kind for notice in comparison.notices)
+
+
+@SEVERAL
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_faults_before_the_logits_of_the_last_tokens_are_found(tmp_path: Path, lengths: tuple[int, ...], dtype: torch.dtype) -> None:
+    comparison = of_several_lengths(tmp_path, dtype=dtype, lengths=lengths, engine=sampling(epsilon=1e-4))
+    assert ["norm/aten.add.Tensor#1"] == [origin.site for origin in comparison.origins]
+    comparison = of_several_lengths(tmp_path, dtype=dtype, lengths=lengths, engine=sampling(rolled=1))
+    assert ["lm_head/aten.mm.default#0"] == [origin.site for origin in comparison.origins]
+
+
+@SEVERAL
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+def test_logits_of_another_token_are_said(tmp_path: Path, lengths: tuple[int, ...], operators: bool) -> None:
+    comparison = of_several_lengths(tmp_path, lengths=lengths, engine=sampling(early=1), operators=operators)
+    (said,) = [notice.statement for notice in comparison.notices if notice.kind == "results-differ"]
+    assert f"position {lengths[-1] - 2} of request {len(lengths) - 1}" in said
+    assert comparison.defect
+
+
+class Forgetful(Engine):
+    """Returns something that is no part of what the model returns."""
+
+    def asked_for(self, x: Tensor, lengths: list[int]) -> Tensor:
+        return x.mean(0)
+
+
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+def test_a_run_whose_results_have_no_form_in_common_does_not_look_right(tmp_path: Path, operators: bool) -> None:
+    """No cut shows what the last norm does."""
+    engine = Forgetful(small_llama(hidden=HIDDEN, layers=LAYERS))
+    comparison = of_several_lengths(tmp_path, lengths=(18,), engine=engine, operators=operators)
+    assert "results-not-compared" in [notice.kind for notice in comparison.notices]
+    norm = next(row for row, site in enumerate(comparison.sites["site"]) if comparison.texts[int(site)] == "norm")
+    assert comparison.sites["exact"][norm] == BY_THRESHOLDS
 
 
 def test_what_has_no_form_in_common_is_not_called_right(tmp_path: Path) -> None:

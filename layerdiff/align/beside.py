@@ -24,10 +24,16 @@ class Forms:
     """Sizes that one of the two filled up."""
     packing: Packing | None = None
     """Tokens that one has in a row, and the other as a padded batch."""
+    ends: Packing | None = None
+    """One token of each request, which one has alone: logits are asked for of the last."""
 
     def same(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes are forms of one thing."""
-        return same_form(reference, target) or (self.packing is not None and self.packing.same(reference, target))
+        return same_form(reference, target) or self._row(reference, target) is not None
+
+    def as_stored(self, reference: Shape, target: Shape) -> bool:
+        """Whether values of these shapes have the same elements, one after the other."""
+        return same_form(reference, target) and self._row(reference, target) is None
 
     def common(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes have a part that is one thing."""
@@ -35,33 +41,36 @@ class Forms:
 
     def beside(self, reference: Array, target: Array) -> tuple[Array, Array] | None:
         """What counts of two values, in one shape; None where they are not forms of one thing."""
-        if not same_form(reference.shape, target.shape):
-            if self.packing is not None and self.packing.same(reference.shape, target.shape):
-                if self.packing.padded == "reference":
-                    reference = self.packing.row(reference)
-                else:
-                    target = self.packing.row(target)
-            elif self.fillings.common(reference.shape, target.shape) is not None:
-                reference, target = self.fillings.beside(reference, target)
-            else:
+        row = self._row(reference.shape, target.shape)
+        if row is not None:
+            reference, target = (row.row(x) if row.padded == side else x for side, x in (("reference", reference), ("target", target)))
+        elif not same_form(reference.shape, target.shape):
+            if self.fillings.common(reference.shape, target.shape) is None:
                 return None
+            reference, target = self.fillings.beside(reference, target)
         return reference, target.reshape(reference.shape)
 
-    def counted(self, x: Array, shape: Shape) -> Array:
-        """What counts of a value of either run: in the reference's form, that is `shape`, or as a row where that has padding."""
-        if self.packing is not None and self.packing.padded == "reference":
-            shape = self.packing.as_row(shape)
-        return (x if self.packing is None or x.size == math.prod(shape) else self.packing.row(x)).reshape(shape)
+    def counted(self, x: Array, reference: Shape, target: Shape) -> Array:
+        """What counts of a value of either run, which they have in these shapes: in the reference's form, or as a row of places of that."""
+        row = self._row(reference, target)
+        if row is None:
+            return x.reshape(reference)
+        batch, form = (reference, target) if row.padded == "reference" else (target, reference)
+        return (row.row(x) if x.size == math.prod(batch) else x).reshape(form)
 
     def for_reference(self, target: Array, shape: Shape, own: Callable[[], Array]) -> Array:
         """The target's value in the reference's form; `own`: what the reference has itself, for what the target has nothing of."""
         return self.unpacked(target, shape, own).reshape(shape)
 
     def unpacked(self, target: Array, shape: Shape, own: Callable[[], Array]) -> Array:
-        """The same of tokens that one of the two has in a row; any other value as it is."""
-        if self.packing is None or same_form(shape, target.shape) or not self.packing.same(shape, target.shape):
+        """The same of what one of the two has in a row; any other value as it is."""
+        row = self._row(shape, target.shape)
+        if row is None:
             return target
-        return self.packing.in_batch(target, own()) if self.packing.padded == "reference" else self.packing.row(target)
+        return row.in_batch(target, own()) if row.padded == "reference" else row.row(target)
+
+    def _row(self, reference: Shape, target: Shape) -> Packing | None:
+        return next((row for row in (self.packing, self.ends) if row is not None and row.same(reference, target)), None)
 
     def plain(self, x: Array, side: str) -> Array:
         """A value that a program made without what does not count."""

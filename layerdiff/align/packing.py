@@ -1,6 +1,8 @@
-"""Tokens in a row: an engine has the requests of a batch end to end, without the padding that a model needs to have them as rows.
+"""Places of a batch as a row: an engine has the requests of a batch end to end, without the padding that a model needs to have them as
+rows, and makes logits of the last token of each alone.
 
-Which tokens these are is told by the root's own inputs alone, an `attention_mask` and ids that are the same (judge/pairs/packing.py).
+Which tokens the row has is told by the root's own inputs, an `attention_mask` and ids that are the same; which one of each request, by
+what is nearest (judge/pairs/packing.py).
 """
 
 from __future__ import annotations
@@ -16,13 +18,20 @@ from numpy.typing import NDArray
 from layerdiff.align.forms import Shape, without_ones
 
 Array = NDArray[Any]
+_NEAR: Final = 0.5
+"""Of a line's size: what is further off is another thing."""
+_AS_NEAR: Final = 1.5
+_CLEARLY: Final = 3.0
+"""How many times further than the nearest place the others must be."""
+_ULPS: Final = 1e-5
+"""Of a line's size: what as much apart are the same tokens, computed in another batch."""
 _MOST_TRIES: Final = 10_000
 """Of orders of requests: requests that begin alike have to be tried."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The tokens that count of a padded batch, and the row in which the other run has them."""
+    """Places of a batch, and the row in which the other run has them."""
 
     padded: str
     """The side that has the batch: `reference` or `target`."""
@@ -34,8 +43,8 @@ class Packing:
     def same(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes are the batch and the row of one thing."""
         batch, row = (reference, target) if self.padded == "reference" else (target, reference)
-        lead, row = self._lead(batch), without_ones(row)
-        return lead > 0 and row[:1] == (self.places.size,) and without_ones(batch[lead:]) == row[1:]
+        lead = self._lead(batch)
+        return lead > 0 and without_ones((self.places.size, *batch[lead:])) == without_ones(row)
 
     def row(self, x: Array) -> Array:
         """A value of the batch, as the row has it: shape (tokens, ...)."""
@@ -69,15 +78,38 @@ class Packing:
 
 
 def packed(ids: Array, counts: NDArray[np.bool_], row: Array) -> NDArray[np.intp] | None:
-    """Where in a batch each token of a row lies, whichever request comes first; None where the row is not made of the batch's tokens.
+    """Where in a batch each token of a row lies, whichever request comes first.
+
+    None where the row is not made of the batch's tokens, or is the batch.
 
     `ids` and `counts`, shape (requests, positions): the batch's tokens, and which of them count. `row`, shape (tokens,).
     """
-    if row.ndim != 1 or row.size != np.count_nonzero(counts) or row.size in (0, 1, ids.size):
+    if row.ndim != 1 or row.size != np.count_nonzero(counts) or row.size < 2:
         return None
     places = [np.flatnonzero(own) + number * ids.shape[1] for number, own in enumerate(counts)]
     order = _in_order([ids.reshape(-1)[own] for own in places], row)
-    return None if order is None else np.concatenate([places[number] for number in order])
+    found = None if order is None else np.concatenate([places[number] for number in order])
+    return None if found is None or np.array_equal(found, np.arange(ids.size)) else found
+
+
+def nearest_places(batch: Array, row: Array, likely: NDArray[np.bool_]) -> NDArray[np.intp] | None:
+    """At which place of a batch lies what is nearest to each line of a row; None where no place is clearly the nearest to one.
+
+    `batch`, shape (places, width); `row`, shape (lines, width). Of places that are as near, as requests that begin alike have them, a
+    `likely` one is taken, and none twice.
+    """
+    found: list[int] = []
+    for line in row:
+        apart, size = np.sqrt(np.mean(np.square(batch - line), axis=1)), float(np.sqrt(np.mean(np.square(line))))
+        if not np.isfinite(apart).all() or apart.min() > _NEAR * size:
+            return None
+        near = np.flatnonzero(apart <= _AS_NEAR * apart.min() + _ULPS * size)
+        others = np.delete(apart, near)
+        if others.size and others.min() < _CLEARLY * apart.min():
+            return None
+        free = [place for place in near.tolist() if place not in found] or near.tolist()
+        found.append(next((place for place in free if likely[place]), free[0]))
+    return np.array(found, np.intp)
 
 
 def _in_order(requests: Sequence[Array], row: Array) -> list[int] | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from layerdiff.align.packing import Packing
 from layerdiff.diagnose.findings import Notice
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
@@ -19,6 +20,7 @@ from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
+_SHOWN: Final = 3
 _RULE: Final = "filling: numbers that name what one side filled up"
 
 
@@ -36,16 +38,27 @@ def notices_of_filling(filled: Sequence[Filled]) -> Iterator[Notice]:
 def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:
     """One for each root that has batches with padding in one run and their tokens in a row in the other."""
     said: set[str] = set()
-    for (file, call), packing in forms.packings.items():
+    for (file, call), step in forms.steps.items():
         here = (sites["target_file"] == file) & (sites["target_call"] == call)
-        site = texts[int(sites["site"][here][0])] or ""
-        if site in said:
+        site, packing = texts[int(sites["site"][here][0])] or "", step.packing
+        if step.ends is not None and not (step.ends.last or step.ends.first):
+            yield _other_positions(step.ends.row, site)
+        if packing is None or site in said:
             continue
         said.add(site)
         requests, positions = packing.batch
         other = "target" if packing.padded == "reference" else "reference"
         batch, row = f"a batch of {requests} padded to {positions} tokens", f"{packing.places.size} tokens in a row"
         yield Notice("layout-packed", f"{batch} in the {packing.padded}, {row} in the {other}: these are compared", site)
+
+
+def _other_positions(row: Packing, site: str) -> Notice:
+    """A run that hands on one token of each request, and not the last nor the first of each."""
+    whose = "target" if row.padded == "reference" else "reference"
+    shown = [f"{place % row.batch[1]} of request {place // row.batch[1]}" for place in row.places.tolist()]
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    said = f"of each request the {whose} hands on one token, and not the last: position {', '.join(shown[:_SHOWN])}{more}"
+    return Notice("results-differ", said, site=site, defect=True)
 
 
 def chosen_filling(

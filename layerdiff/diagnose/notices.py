@@ -16,7 +16,7 @@ from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
-from layerdiff.judge.tables import Source, Verdict, of_another_form
+from layerdiff.judge.tables import LEFT_TO_THRESHOLDS, Source, Verdict, of_another_form
 from layerdiff.judge.unfinished import Unfinished
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
@@ -356,7 +356,7 @@ def _results(evidence: Evidence) -> Iterator[Notice]:
     paired = (sites["parent"] < 0) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
     unseen = np.flatnonzero(paired & (sites["verdict"] == Verdict.NOT_COMPARABLE)).tolist()
     if unseen:
-        reason = texts[int(sites["statement"][unseen[0]])] or "nothing of them was recorded"
+        reason = (texts[int(sites["statement"][unseen[0]])] or "nothing of them was recorded").removeprefix(LEFT_TO_THRESHOLDS)
         more = f" ({len(unseen)} forwards)" if len(unseen) > 1 else ""
         site = texts[int(sites["site"][unseen[0]])] or ""
         yield Notice("results-not-compared", f"the results of the run were not compared{more}: {reason}", site=site)

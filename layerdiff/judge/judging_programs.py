@@ -21,6 +21,7 @@ from layerdiff.judge.meaning.folded import Folding
 from layerdiff.judge.meaning.judging import judge_body, precision_beside_folded
 from layerdiff.judge.meaning.meeting import Meeting
 from layerdiff.judge.meaning.routed import routed_otherwise
+from layerdiff.judge.meaning.unreached import returns_nothing_compared, unreached
 from layerdiff.judge.own_calls import local_of
 from layerdiff.judge.programs.bodies import Body, Pair, bodies, whole_body
 from layerdiff.judge.programs.calls import align_calls
@@ -107,18 +108,21 @@ def judge_programs(
         if done % 64 == 0:
             yield done, total, found
     for body in all_bodies:
-        _leave_to_thresholds(body, found)
+        _leave_to_thresholds(judge.runs, body, found)
     yield total, total, found
 
 
-def _leave_to_thresholds(body: Body, found: Judgement) -> None:
-    """Nothing is said of a body with a call that was neither replayed nor held against anything, unless something was found in it."""
+def _leave_to_thresholds(runs: Both[Recorded], body: Body, found: Judgement) -> None:
+    """Nothing is said of what no cut shows, nor of a body with a call that was neither replayed nor held against anything.
+
+    Unless something was found in it.
+    """
     call = body.calls[1]
-    if call in found.judged and not body.interface.outputs and not body.children:
-        found.unjudged[call] = NOTHING_IN_COMMON
-        found.by_thresholds.add(call)
-        found.judged -= {call, *body.dissolved.target}
-        return
+    if call in found.judged:
+        unseen = unreached(runs, body) | ({call} if returns_nothing_compared(runs, body) else set())
+        found.unjudged |= dict.fromkeys(unseen, NOTHING_IN_COMMON)
+        found.by_thresholds |= unseen
+        found.judged -= unseen
     unknown = [item for item in body.items.target if item in found.unjudged and item not in found.held]
     if call not in found.judged or not unknown or any(local.calls[1] in body.items.target and not local.notice for local in found.findings):
         return

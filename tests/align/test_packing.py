@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerdiff.align.beside import Forms
-from layerdiff.align.packing import Packing, packed
+from layerdiff.align.packing import Packing, nearest_places, packed
 
 IDS = np.array([[5, 6, 7, 0], [5, 6, 0, 0], [8, 9, 3, 4]])
 COUNTS = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], bool)
@@ -70,3 +70,25 @@ def test_other_shapes_are_no_forms_of_one_thing(reference: tuple[int, ...], targ
     forms = Forms(packing=Packing("reference", (3, 4), np.flatnonzero(COUNTS)))
     assert not forms.same(reference, target)
     assert forms.beside(np.zeros(reference), np.zeros(target)) is None
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-6, 0.02])
+def test_the_nearest_place_of_each_line(off: float) -> None:
+    rng = np.random.default_rng(1)
+    batch, likely = rng.standard_normal((12, 16)), np.isin(np.arange(12), [3, 7, 11])
+    for places in ([3, 7, 11], [11, 3, 7], [2, 6, 10], [0]):
+        row = batch[places] + off * rng.standard_normal((len(places), 16))
+        found = nearest_places(batch, row, likely)
+        assert found is not None and [*found] == places
+
+
+def test_lines_of_nothing_in_the_batch_are_of_no_place() -> None:
+    rng = np.random.default_rng(1)
+    assert nearest_places(rng.standard_normal((12, 16)), rng.standard_normal((3, 16)), np.ones(12, bool)) is None
+
+
+def test_of_places_that_are_alike_the_likely_ones_are_taken() -> None:
+    line = np.random.default_rng(1).standard_normal(16)
+    batch = np.stack([line, 2 * line, line, line])
+    found = nearest_places(batch, np.stack([line, line]), np.array([False, False, True, True]))
+    assert found is not None and sorted(found) == [2, 3]

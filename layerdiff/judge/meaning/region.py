@@ -267,12 +267,12 @@ class Region:
         """The difference of what two programs return; None where whole numbers, or what is not finite, differ."""
         found = []
         padded = self._setting.padded
-        for position, (value, _) in self._programs.body.interface.outputs:
+        for position, values in self._programs.body.interface.outputs:
             x, y = _returned(one, self._programs.body.calls, position), _returned(other, self._programs.body.calls, position)
             if x is None or y is None:
                 return None
-            form = self._setting.runs.reference.file.shape(value)  # of both, where they have two
-            x, y = (self._programs.body.forms.counted(made, form) for made in (x, y))
+            shapes = [run.file.shape(value) for run, value in zip(self._setting.runs, values, strict=True)]
+            x, y = (self._programs.body.forms.counted(made, shapes[0], shapes[1]) for made in (x, y))
             x = without_padding(x, y, padded)
             if x.dtype.kind != "f":
                 if not np.array_equal(x, y):

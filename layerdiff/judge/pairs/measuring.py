@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.beside import AS_THEY_ARE, Forms
-from layerdiff.align.forms import same_form
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
 from layerdiff.judge.tables import Source, Texts
@@ -42,8 +41,8 @@ class Numbers:
 
 def measure_values(files: Both[TraceFile], values: Both[int], forms: Forms = AS_THEY_ARE) -> Numbers:
     """Measure one pair: from its bytes, else from recorded statistics. An unreadable value is a result with a reason."""
-    if not same_form(files.reference.shape(values.reference), files.target.shape(values.target)):
-        shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
+    shapes = Both(files.reference.shape(values.reference), files.target.shape(values.target))
+    if not forms.as_stored(*shapes):
         if forms.common(shapes.reference, shapes.target):
             return _what_both_have(files, values, forms)
         return Numbers({"source": int(Source.NOTHING)}, f"shapes differ: reference {list(shapes.reference)}, target {list(shapes.target)}")
@@ -151,7 +150,7 @@ def fill(
     """
     known: dict[tuple[int, int, int, int], Numbers] = {}
     if forms is None:
-        forms = forms_of_steps(sites, files)
+        forms = forms_of_steps(sites, pairs, files)
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
         numbers = Both(int(sites["reference_file"][site]), int(sites["target_file"][site]))

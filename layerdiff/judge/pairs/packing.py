@@ -1,8 +1,11 @@
-"""In which forms the two runs have the values of each step: what is filled up, and batches that one side has without their padding."""
+"""In which forms the two runs have the values of each step: what is filled up, batches that one has without their padding, and the one
+token of each request that one has alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +13,8 @@ from numpy.typing import NDArray
 
 from layerdiff.align.beside import Forms
 from layerdiff.align.filling import NOTHING_FILLED, Fillings
-from layerdiff.align.packing import Packing, packed
+from layerdiff.align.forms import without_ones
+from layerdiff.align.packing import Packing, nearest_places, packed
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
@@ -21,31 +25,67 @@ from layerdiff.trace.schema import CallKind, Role
 Array = NDArray[Any]
 _LONGEST: Final = 1 << 24
 """Bytes of ids that are read."""
+_LARGEST: Final = 1 << 30
+"""Bytes of a value by which tokens are told from each other."""
+_TELLING: Final = 1024
+"""Numbers of each token that are looked at."""
+_FEWEST: Final = 4
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The tokens of a step that one run has alone, one of each request."""
+
+    row: Packing
+    last: bool
+    """Whether they are the last ones."""
+    first: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is told of a pair of steps."""
+
+    packing: Packing | None
+    ends: Ends | None
 
 
 class FormsOfSteps:
-    """The forms of the steps of two traces, each told by the inputs of its root."""
+    """The forms of the steps of two traces. `steps`: by the target's file and root call."""
 
-    def __init__(self, files: Both[tuple[TraceFile, ...]], packings: Mapping[tuple[int, int], Packing], fillings: Fillings) -> None:
+    def __init__(self, files: Both[tuple[TraceFile, ...]], steps: Mapping[tuple[int, int], Step], fillings: Fillings) -> None:
         self._files = files
-        self._of = {root: Forms(fillings, packing) for root, packing in packings.items()}
+        self._of = {root: Forms(fillings, step.packing, None if step.ends is None else step.ends.row) for root, step in steps.items()}
         self._plain = Forms(fillings)
-        self.packings = packings
-        """By the target's file and root call."""
+        self.steps = steps
 
     def at(self, file: int, call: int) -> Forms:
         """Those of a call of the target's file of that number."""
         if not self._of or call < 0:
             return self._plain
-        parents = self._files.target[file].calls.parent
-        while int(parents[call]) >= 0:
-            call = int(parents[call])
-        return self._of.get((file, call), self._plain)
+        return self._of.get((file, _root(self._files.target[file], call)), self._plain)
 
 
-def forms_of_steps(sites: Columns, files: Both[tuple[TraceFile, ...]], fillings: Fillings = NOTHING_FILLED) -> FormsOfSteps:
-    """The forms of all steps that a table of sites pairs, of one process with one."""
-    found: dict[tuple[int, int], Packing] = {}
+def forms_of_steps(
+    sites: Columns,
+    pairs: Columns,
+    files: Both[tuple[TraceFile, ...]],
+    fillings: Fillings = NOTHING_FILLED,
+    candidates: Iterable[int] | None = None,
+) -> FormsOfSteps:
+    """The forms of all steps that a table of sites pairs, of one process with one.
+
+    `candidates`: the pairs of values by which it is told which token of each request one run has; those of two shapes if None.
+    """
+    if candidates is None:
+        candidates = np.flatnonzero((pairs["reference_shape"] != pairs["target_shape"]) & (pairs["role"] != Role.WEIGHT)).tolist()
+    by_root: dict[tuple[int, int], list[int]] = {}
+    for pair in candidates:
+        site = int(pairs["site"][pair])
+        there, call = int(sites["target_file"][site]), int(sites["target_call"][site])
+        if call >= 0 and sites["kind"][site] == CallKind.MODULE:
+            by_root.setdefault((there, _root(files.target[there], call)), []).append(pair)
+    found: dict[tuple[int, int], Step] = {}
     paired = (sites["kind"] == CallKind.MODULE) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
     for row in np.flatnonzero(paired & (sites["parent"] < 0)).tolist():
         here, there = int(sites["reference_file"][row]), int(sites["target_file"][row])
@@ -54,23 +94,72 @@ def forms_of_steps(sites: Columns, files: Both[tuple[TraceFile, ...]], fillings:
         if any(int(file.calls.parent[call]) >= 0 for file, call in zip(both, calls, strict=True)):
             continue
         packing = _packing(both, calls)
-        if packing is not None:
-            found[there, calls.target] = packing
+        values = [
+            Both(int(pairs["reference_value"][pair]), int(pairs["target_value"][pair])) for pair in by_root.get((there, calls.target), ())
+        ]
+        ends = _ends(both, calls, values) if values else None
+        if packing is not None or ends is not None:
+            found[there, calls.target] = Step(packing, ends)
     return FormsOfSteps(files, found, fillings)
+
+
+def _root(file: TraceFile, call: int) -> int:
+    parents = file.calls.parent
+    while int(parents[call]) >= 0:
+        call = int(parents[call])
+    return call
+
+
+def _ends(files: Both[TraceFile], calls: Both[int], values: Sequence[Both[int]]) -> Ends | None:
+    """Which token of each request one run has alone, told from the smallest values that have it in one and all in the other."""
+    for side, other in (("reference", "target"), ("target", "reference")):
+        batch: TraceFile = getattr(files, side)
+        row: TraceFile = getattr(files, other)
+        counts = _mask(batch, getattr(calls, side))
+        if counts is None:
+            ids = next((x for x in _whole_numbers(batch, getattr(calls, side)) if x.ndim == 2), None)
+            counts = None if ids is None else np.ones(ids.shape, bool)
+        if counts is None or counts.shape[1] < 2 or not counts.any(axis=1).all():
+            continue
+        shape, requests = (counts.shape[0], counts.shape[1]), np.arange(counts.shape[0])
+        last = requests * shape[1] + shape[1] - 1 - np.argmax(counts[:, ::-1], axis=1)
+        first = requests * shape[1] + np.argmax(counts, axis=1)
+        assumed = Packing(side, shape, last)
+        fitting = [both for both in values if assumed.same(*(file.shape(value) for file, value in zip(files, both, strict=True)))]
+        for both in sorted(fitting, key=lambda both: int(files.target.values.nbytes[both.target])):
+            whole, part = _lines(batch, getattr(both, side), counts.size), _lines(row, getattr(both, other), shape[0])
+            if whole is None or part is None:
+                continue
+            places = nearest_places(whole, part, np.isin(np.arange(counts.size), last))
+            if places is not None:
+                return Ends(Packing(side, shape, places), set(places) == set(last.tolist()), set(places) == set(first.tolist()))
+            break
+    return None
+
+
+def _lines(file: TraceFile, value: int, count: int) -> Array | None:
+    """The floats of a value as so many lines, of each as many as tell it from others; None where they were not kept."""
+    kind = dtype_named(file.dtype_name(value))
+    if kind is None or kind.kind != "float" or not file.has_bytes(value) or int(file.values.nbytes[value]) > _LARGEST:
+        return None
+    try:
+        lines = file.read(value).reshape(count, -1)[:, :_TELLING].astype(np.float64)
+    except TraceError:
+        return None
+    return lines if lines.shape[1] >= _FEWEST else None
 
 
 def _packing(files: Both[TraceFile], calls: Both[int]) -> Packing | None:
     for side, other in (("reference", "target"), ("target", "reference")):
         batch: TraceFile = getattr(files, side)
-        counts = _mask(batch, getattr(calls, side))
-        if counts is None or counts.all():
-            continue
-        ours = [x for x in _whole_numbers(batch, getattr(calls, side)) if x.shape == counts.shape]
-        for row in _whole_numbers(getattr(files, other), getattr(calls, other)):
-            for ids in ours:
-                places = packed(ids, counts, row.reshape(-1))
-                if places is not None:
-                    return Packing(side, (counts.shape[0], counts.shape[1]), places)
+        mask = _mask(batch, getattr(calls, side))
+        ours = [x for x in _whole_numbers(batch, getattr(calls, side)) if x.ndim == 2 and (mask is None or x.shape == mask.shape)]
+        rows = [x.reshape(-1) for x in _whole_numbers(getattr(files, other), getattr(calls, other)) if without_ones(x.shape) == (x.size,)]
+        for ids, row in product(ours, rows):
+            counts = np.ones(ids.shape, bool) if mask is None else mask
+            places = packed(ids, counts, row)
+            if places is not None:
+                return Packing(side, (ids.shape[0], ids.shape[1]), places)
     return None
 
 

@@ -207,7 +207,7 @@ def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int
         shape = value_name(comparison, pair, "reference").shape or ()
         values = Both(*(_value(traces, comparison, row, pair, name) for name in ("reference", "target")))
         if any(file.shape(value) != value_name(comparison, pair, name).shape for file, value, name in _named(values)):
-            sides = _what_both_have(traces, comparison, row, values, shape)
+            sides = _what_both_have(traces, comparison, pair, values, shape)
         else:
             sides = Both(*(_side(file, value, name) for file, value, name in _named(values)))
     r, t = sides.reference, sides.target
@@ -245,14 +245,15 @@ def _named(values: Both[tuple[TraceFile, int]]) -> Iterator[tuple[TraceFile, int
     return ((file, value, name) for (file, value), name in zip(values, ("reference", "target"), strict=True))
 
 
-def _what_both_have(traces: Traces, comparison: Comparison, row: int, values: Both[tuple[TraceFile, int]], shape: Shape) -> Both[OneSide]:
+def _what_both_have(traces: Traces, comparison: Comparison, pair: int, values: Both[tuple[TraceFile, int]], shape: Shape) -> Both[OneSide]:
     """Of values with a dimension, or with positions, that one side filled up: what was compared, in the shape of it."""
     shapes = values.map(lambda side: side[0].shape(side[1]))
     padded = any(notice.kind == "layout-padded" for notice in comparison.notices)
     fillings = Fillings(frozenset(zip(shapes.reference, shapes.target, strict=False))) if padded else NOTHING_FILLED
     files = Both(*(tuple(traces.files(comparison, name)) for name in ("reference", "target")))
+    row = int(comparison.pairs["site"][pair])
     numbers = int(comparison.sites["target_file"][row]), int(comparison.sites["target_call"][row])
-    forms = forms_of_steps(comparison.sites, files, fillings).at(*numbers)
+    forms = forms_of_steps(comparison.sites, comparison.pairs, files, fillings, [pair]).at(*numbers)
     if not forms.common(*shapes):
         raise next(_another(file, name) for file, value, name in _named(values) if file.shape(value) != shape)
     for file, value, name in _named(values):

@@ -123,8 +123,9 @@ def _faults(
                 ours = programs.run("reference", kept=kept, taken=taken)
             continue
         place = name_call(programs, wiring, ours, watched, cut, difference.figure) or name_wiring(programs, cut)
-        if place is None or (named and "handed_to" in place[2]):  # not made here; or what a fault that was named does elsewhere
-            differing = [other for other in differing if other != cut]
+        wired = place is not None and min(place[0]) >= 0 and setting.runs.reference.is_module(place[0][0])
+        if place is None or (named and ("handed_to" in place[2] or (wired and place[0] in named))):
+            differing = [other for other in differing if other != cut]  # not made here; or what a fault that was named does elsewhere
             continue
         calls, value, evidence = place
         over = _passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure) if calls[0] < 0 else None
@@ -137,7 +138,10 @@ def _faults(
             passed, theirs, watched = *over, None
             ours = programs.run("reference", kept=kept, taken=taken)
             continue
-        if calls[0] < 0 or calls[1] not in watched.results or setting.runs.reference.is_module(calls[0]):
+        if wired:  # all that it makes is right
+            differing = [other for other in differing if other != cut]
+            continue
+        if calls[0] < 0 or calls[1] not in watched.results:
             break  # nothing to take over: what lies behind is not told apart
         taken[calls[0]] = watched.results[calls[1]]
         try:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,24 +147,34 @@ def _given_another(
             return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
         if here is None and there is None:
             crossed = Both(_crossed(programs, "reference", partner), _crossed(programs, "target", value))
-            if crossed.reference is not None and crossed.target is not None and crossed.reference != crossed.target:
-                given, usual = crossed.target[1], crossed.reference[1]
+            if crossed.reference is not None and crossed.target is not None and crossed.reference.source != crossed.target.source:
+                given, usual = crossed.target.words, crossed.reference.words
                 return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {given} in place of {usual}"}
     return None
 
 
-def _crossed(programs: Programs, side: str, value: int) -> tuple[object, str] | None:
-    """How a value came into the body: by which call inside it, or as which of its inputs, and in words; None where neither."""
+class _Crossed(NamedTuple):
+    """How a value came into a body."""
+
+    source: object
+    """By which call inside it, and at which position; or as which of its inputs."""
+    words: str
+    whole: bool
+    """Whether it is all of that, as it came."""
+
+
+def _crossed(programs: Programs, side: str, value: int) -> _Crossed | None:
+    """How a value came into the body; None where it did not."""
     run: Recorded = getattr(programs.runs, side)
-    here, memory = 0 if side == "reference" else 1, run.place(value).memory[0]
+    here, place = 0 if side == "reference" else 1, run.place(value)
     for pair, interface in programs.body.children.items():
         for position, values in interface.outputs:
-            if run.place(values[here]).memory[0] == memory:
+            if (came := run.place(values[here])).memory[0] == place.memory[0]:
                 hands_on = "hands on" if position == "out" else f"hands on as {position}"
-                return (pair, position), f"what {run.file.site(pair[here]) or 'the root'} {hands_on}"
+                return _Crossed((pair, position), f"what {run.file.site(pair[here]) or 'the root'} {hands_on}", came == place)
     for position, values in programs.body.interface.inputs:
-        if run.place(values[here]).memory[0] == memory:
-            return position, f"{position} of the module"
+        if (came := run.place(values[here])).memory[0] == place.memory[0]:
+            return _Crossed(position, f"{position} of the module", came == place)
     return None
 
 
@@ -194,24 +204,39 @@ def _maker(run: Recorded, items: Sequence[int], before: int, value: int) -> int 
 def name_wiring(programs: Programs, cut: Cut) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
     """Where every value has its equal and a cut is handed another one all the same: the call whose result the reference hands on.
 
-    Where that is no operator of the body, the body itself; None where the body makes and is given neither.
+    Where that came in, the body itself; None where the reference has a value of its own there, which no value of the target's is.
     """
     body, (pair, position) = programs.body, cut
     crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
-    values = next(values for at, values in crossing if at == position)
-    there = programs.runs.target.file.site(pair[1])
-    evidence = {} if pair == body.calls else {"handed_to": {"site": there, "value": position}}
-    for here, (side, run, items) in enumerate(zip(("reference", "target"), programs.runs, body.items, strict=True)):
-        memory = run.place(values[here]).memory[0]
-        makers = [i for i in items if not run.is_module(i) and not run.is_view(run.operation(i)) and _makes(run, i, memory)]
-        if makers and side == "reference":
-            calls = (makers[-1], programs.aligned.get(makers[-1], -1))
-            return calls, "out", {**evidence, "static": f"the target hands on another value than {shown(run, makers[-1])} makes"}
-    crossed = [one for _, one in body.interface.inputs] + [one for child in body.children.values() for _, one in child.outputs]
-    for here, run in enumerate(programs.runs):
-        if run.place(values[here]).memory[0] not in {run.place(one[here]).memory[0] for one in crossed}:
-            return None
-    return body.calls, "out", {**evidence, "static": "hands on another value than the reference does"}
+    value, there = next(values for at, values in crossing if at == position)
+    handed = pair != body.calls
+    evidence: dict[str, Any] = {"handed_to": {"site": programs.runs.target.file.site(pair[1]), "value": position}} if handed else {}
+    made = _last_maker(programs, "reference", value)
+    if made is not None:
+        static = f"the target hands on another value than {shown(programs.runs.reference, made)} makes"
+        return (made, programs.aligned.get(made, -1)), "out", {**evidence, "static": static}
+    usual, given = _crossed(programs, "reference", value), _crossed(programs, "target", there)
+    weight, maker = programs.runs.reference.weight(value), _last_maker(programs, "target", there)
+    if usual is None and weight is None and programs.incoming.partner(value) is None:
+        return None
+    if usual is not None and given is not None and usual.source == given.source and usual.whole and given.whole:
+        return None  # handed on as it came
+    was = weight[0] if usual is None and weight is not None else None if usual is None else usual.words
+    is_now = None if given is None else given.words
+    if maker is not None:
+        is_now = f"what {shown(programs.runs.target, maker)} makes"
+    static = f"hands on {'another view of' if was == is_now else f'{is_now} in place of'} {was}"
+    if was is None or is_now is None:
+        static = "hands on another value than the reference does"
+    return body.calls, "out" if handed else position, {**evidence, "static": static}
+
+
+def _last_maker(programs: Programs, side: str, value: int) -> int | None:
+    """The last operator call of the body that makes what lies where a value does, views left out; None where it came in."""
+    run: Recorded = getattr(programs.runs, side)
+    memory = run.place(value).memory[0]
+    makers = (i for i in reversed(getattr(programs.body.items, side)) if not run.is_module(i) and not run.is_view(run.operation(i)))
+    return next((i for i in makers if _makes(run, i, memory)), None)
 
 
 def _makes(run: Recorded, call: int, memory: int) -> bool:

@@ -25,6 +25,8 @@ _MASK = 1e30
 """What is as large is put there to be left out."""
 _WAYS = 6
 """Ways to tell axes of one size apart that are tried."""
+_REMEMBERED = 1 << 24
+"""Random numbers that are remembered, 128 MB; more are drawn again."""
 
 
 class _Signature(NamedTuple):
@@ -112,30 +114,34 @@ class Equals:
         A column is all that lies along the other dimensions. Values of the same width do not count: columns in another order
         are another value.
         """
-        if value.ndim < 2 or value.dtype.kind != "f" or not np.isfinite(value).all():
+        if value.ndim < 2 or not value.size or value.dtype.kind != "f" or not np.isfinite(value).all():
             return False
         width, rows = value.shape[-1], value.size // value.shape[-1]
         known = self._projected_columns(rows, width)
         if known is None:
             return False
-        order = np.argsort(known, kind="stable")
-        mine = _weights(rows) @ value.reshape(rows, width)
-        at = np.clip(np.searchsorted(known[order], mine), 1, known.size - 1) if known.size > 1 else np.zeros(width, np.intp)
-        below, above = order[at - 1], order[at]
-        nearest = np.where(np.abs(known[below] - mine) < np.abs(known[above] - mine), below, above)
-        size = float(np.max(np.abs(value), initial=0.0)) * rows
-        equal = bool(np.all(np.abs(known[nearest] - mine) <= self._limit * size))
+        order = np.argsort(known[0], kind="stable")
+        mine = _column_weights(rows) @ value.reshape(rows, width)
+        at = np.clip(np.searchsorted(known[0, order], mine[0]), 1, max(known.shape[1] - 1, 1))
+        below, above = order[at - 1], order[np.minimum(at, known.shape[1] - 1)]
+        nearest = np.where(np.abs(known[0, below] - mine[0]) < np.abs(known[0, above] - mine[0]), below, above)
+        size = float(np.max(np.abs(value), initial=0.0)) * math.sqrt(rows)  # of which a difference without direction projects so much
+        equal = bool(np.all(np.abs(known[:, nearest] - mine) <= self._limit * size))
         return equal and bool(np.all(np.diff(nearest) > 0))  # in the order in which they were made
 
     def _projected_columns(self, rows: int, width: int) -> Array | None:
-        """A projection of each column of the values of so many rows and of another width."""
+        """Two projections of each column of the values of so many rows and of another width. Shape (2, columns).
+
+        By one alone a value of few columns would be some of thousands by chance.
+        """
         if (rows, width) not in self._columns:
             found = [
                 one.reshape(rows, -1)
                 for one in self._values
                 if one.dtype.kind == "f" and one.ndim >= 2 and one.size and one.shape[-1] != width and one.size // one.shape[-1] == rows
             ]
-            known = np.concatenate([_weights(rows) @ np.where(np.isfinite(one), one, _NOT_FINITE) for one in found]) if found else None
+            by = _column_weights(rows)
+            known = np.concatenate([by @ np.where(np.isfinite(one), one, _NOT_FINITE) for one in found], axis=1) if found else None
             self._columns[rows, width] = known if rows >= 2 else None
         return self._columns[rows, width]
 
@@ -146,6 +152,8 @@ def _tells(made: Array) -> bool:
 
 
 def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
+    if x.dtype.kind == "c":
+        x = np.stack([x.real, x.imag], axis=-1)
     finite = np.isfinite(x)
     scale = _scale(x) if x.dtype.kind == "f" else 1.0
     whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
@@ -172,7 +180,7 @@ def _scale(x: Array) -> float:
 def _ways(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """For each axis which one of those of its size it is: in their order first, then in every other."""
     axes = {size: [axis for axis, one in enumerate(sizes) if one == size] for size in dict.fromkeys(sizes)}
-    for orders in product(*(permutations(range(len(group))) for group in axes.values())):
+    for orders in product(*(islice(permutations(range(len(group))), _WAYS) for group in axes.values())):
         way = [0] * len(sizes)
         for group, order in zip(axes.values(), orders, strict=True):
             for axis, number in zip(group, order, strict=True):
@@ -186,13 +194,19 @@ def _projected(left: Array, sizes: Sequence[int], way: Sequence[int]) -> float:
     return float(left)
 
 
+def _column_weights(rows: int) -> NDArray[np.float64]:
+    return np.stack([_weights(rows, seed) for seed in (0, 1)])
+
+
 _known_weights: dict[tuple[int, int], NDArray[np.float64]] = {}
 
 
 def _weights(count: int, seed: int = 0) -> NDArray[np.float64]:
     found = _known_weights.get((count, seed))
     if found is None:
-        if len(_known_weights) > 64:
+        found = np.random.default_rng(seed).standard_normal(count)
+        if sum(map(len, _known_weights.values())) + count > _REMEMBERED:
             _known_weights.clear()
-        found = _known_weights[count, seed] = np.random.default_rng(seed).standard_normal(count)
+        if count <= _REMEMBERED:
+            _known_weights[count, seed] = found
     return found

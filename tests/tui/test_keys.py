@@ -542,3 +542,18 @@ async def test_the_curve_tells_over_from_within_without_colour() -> None:
         (axis,) = [line for line in shown if "└" in line]
         assert "▲" in axis and "×" in axis
         assert "×" not in axis[: axis.index("▲")], "layers before the first origin have the same bits"
+
+
+async def test_leaving_a_sort_or_a_search_keeps_the_cursor_on_its_site() -> None:
+    app = faulty_app()
+    async with app.run_test(size=SIZE) as pilot:
+        await after(pilot, "x", "s", "s", "down", "down", "down")
+        site = selected(app)
+        await after(pilot, "s")
+        rows = screen_of(app).rows
+        assert rows is not None
+        assert (site, Sort.EXECUTION) == (selected(app), rows.sort)
+        await after(pilot, "slash", *"q_proj")
+        assert "q_proj" in (site := selected(app))
+        await after(pilot, "escape")
+        assert site == selected(app)

@@ -57,9 +57,9 @@ class ListingScreen(ComparingScreen):
     def action_sort(self) -> None:
         """See actions."""
         if self.rows is not None:
-            orders = list(Sort)
+            row, orders = self._row, list(Sort)
             self.rows.show(sort=orders[(orders.index(self.rows.sort) + 1) % len(orders)])
-            self._view_changed(self._row if self.rows.sort is Sort.EXECUTION else None)
+            self._view_changed(row if self.rows.sort is Sort.EXECUTION else None)
 
     def action_only_origins(self) -> None:
         """See actions."""
@@ -93,5 +93,6 @@ class ListingScreen(ComparingScreen):
         self.query(SearchBox).remove()
         self.table.focus()
         if self.rows is not None and not message.keep:
+            row = self._row
             self.rows.show(query="")
-            self._view_changed(None)
+            self._view_changed(row)

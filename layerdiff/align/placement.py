@@ -67,9 +67,9 @@ class Placement:
             return self.inner.part(self.outer.part(whole, group), own)
         if self.numbers:
             most = max(int(whole.max(initial=0)), *(int(at.max(initial=0)) for at in self.numbers))
-            counted = np.full(most + 1, self.absent[rank], whole.dtype)
+            counted = np.full(most + 1, self.absent[rank], np.int64)
             counted[self.numbers[rank]] = np.arange(self.numbers[rank].size)
-            return np.asarray(counted[whole])
+            return np.asarray(counted[whole]).astype(whole.dtype)
         if self.kind == "replicated" and self.dim >= 0:
             return np.asarray(np.take(whole, [0], axis=self.dim))
         if self.kind != "sharded":
@@ -167,14 +167,15 @@ class Placement:
 
 
 def _counted(parts: Sequence[Array], numbers: Sequence[NDArray[np.intp]]) -> Array:
-    whole = np.full(parts[0].shape, PAD, parts[0].dtype)
+    whole = np.full(parts[0].shape, PAD, np.int64)
     apart = np.zeros(whole.shape, bool)
     for part, own in zip(parts, numbers, strict=True):
         mine = (part >= 0) & (part < own.size)
-        meant = own[np.where(mine, part, 0)].astype(whole.dtype)
+        meant = own[np.where(mine, part, 0)]
         apart |= mine & (whole != PAD) & (whole != meant)
         whole = np.where(mine, meant, whole)
-    return np.where(apart, PAD, whole)
+    found = np.where(apart, PAD, whole)
+    return found if np.any(found == PAD) else found.astype(parts[0].dtype)
 
 
 def places_of(x: Array, at: NDArray[np.intp], dim: int) -> Array:

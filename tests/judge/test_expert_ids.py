@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from layerdiff.judge.pairs.expert_ids import NOBODY, maps_used, placed_by_experts
 
@@ -23,6 +24,22 @@ def test_each_choice_is_named_by_the_rank_that_holds_it() -> None:
     assert placement is not None
     assert np.array_equal(CHOSEN, placement.joined(parts, CHOSEN.shape))
     assert all(np.array_equal(part, placement.part(CHOSEN, rank)) for rank, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint32, np.int32, np.uint64])
+def test_ids_of_any_whole_numbers(dtype: type) -> None:
+    parts = [local(own, 7).astype(dtype) for own in HELD]
+    placement = placed_by_experts(CHOSEN.astype(dtype), parts, HELD)
+    assert placement is not None
+    assert np.array_equal(CHOSEN, placement.joined(parts, CHOSEN.shape))
+    assert all(np.array_equal(part, placement.part(CHOSEN.astype(dtype), rank)) for rank, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("other", [-1, 4, 1 << 40])
+def test_a_choice_of_an_expert_that_nobody_holds_is_no_id(other: int) -> None:
+    chosen = CHOSEN.copy()
+    chosen[0, 0] = other
+    assert placed_by_experts(chosen, [local(own, -1) for own in HELD], HELD) is None
 
 
 def test_choices_of_nobody_and_of_two_are_not_put_together() -> None:

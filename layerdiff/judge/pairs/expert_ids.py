@@ -57,11 +57,19 @@ def local_ids(
     """By the reference's value and the ranks' the placement of ids that ranks count for themselves. `sites`: how many there are."""
     order, start = rows_of(pairs, sites)
     found: dict[tuple[Part, tuple[Part, ...]], Placement] = {}
+    known: dict[tuple[tuple[Part, ...], tuple[Part, ...]], tuple[NDArray[np.intp], ...] | None] = {}
+
+    def held_by(weight: int) -> tuple[NDArray[np.intp], ...] | None:  # of all calls of a module the same: it is read once
+        parts = parts_of.reference[weight], parts_of.target[weight]
+        if parts not in known:
+            known[parts] = held_experts(weight, files, parts_of)
+        return known[parts]
+
     roles = np.asarray(pairs["role"])
     for row in range(sites):
         own = order[start[row] : start[row + 1]].tolist()
         asked = [pair for pair in own if roles[pair] == Role.INPUT and _may_be_local(pair, files, parts_of)]
-        held = next((held for pair in own if asked and roles[pair] == Role.WEIGHT and (held := held_experts(pair, files, parts_of))), None)
+        held = next((held for pair in own if asked and roles[pair] == Role.WEIGHT and (held := held_by(pair))), None)
         for pair in asked if held is not None else ():
             ours, theirs = parts_of.reference[pair][0], parts_of.target[pair]
             if (ours, theirs) in found or held is None or len(held) != len(theirs):
@@ -78,6 +86,8 @@ def local_ids(
 
 def placed_by_experts(whole: Array, parts: Sequence[Array], held: Sequence[NDArray[np.intp]]) -> Placement | None:
     """How ids that ranks count for themselves make up the reference's; None where some choice is no rank's, or two ranks' in two ways."""
+    if not set(np.unique(whole).tolist()) <= set(np.concatenate(held).tolist()):
+        return None
     absent = tuple(_absent(part, own.size) for part, own in zip(parts, held, strict=True))
     placement = Placement("replicated", LOCAL, numbers=tuple(held), absent=absent)
     logical = placement.joined(parts, whole.shape)

@@ -82,11 +82,14 @@ def chosen_filling(
             continue
         ours = files.reference[int(sites["reference_file"][row])], int(pairs["reference_value"][pair])
         theirs = [(int(sites["target_file"][row]), int(pairs["target_value"][pair]))] if parts_of is None else parts_of.target[pair]
+        every = [ours, *((files.target[file], value) for file, value in theirs)]
+        if any((dtype := file.dtype(value)) is None or dtype.kind != "integer" for file, value in every):
+            continue
         try:
             numbers = ours[0].read(ours[1]), [files.target[file].read(value) for file, value in theirs]
         except TraceError:
             continue
-        if any(x.dtype.kind not in "iu" for x in (numbers[0], *numbers[1])) or not numbers[0].size:
+        if not numbers[0].size:
             continue
         for count, places in sizes:
             beyond = [int(np.count_nonzero((x >= count) & (x < places))) for x in numbers[1]]

@@ -12,7 +12,7 @@ import pytest
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
-from tests.parallel.vocabulary import Vocabulary, record, record_rank
+from tests.parallel.vocabulary import Vocabulary, record, record_copy, record_rank
 
 PLAIN = Vocabulary()
 FILLED = Vocabulary(padded=128, filled=0.3, logits="left")
@@ -77,6 +77,24 @@ def test_nor_where_ranks_hold_nothing_but_filling(size: int, runs: Runs) -> None
 @pytest.mark.parametrize(("reference", "target"), [(PLAIN, FILLED), (FILLED, PLAIN)], ids=["target", "reference"])
 def test_nor_between_two_layouts(reference: Vocabulary, target: Vocabulary, runs: Runs) -> None:
     assert_harmless(runs.compared(reference, target, 4, reference_size=2))
+
+
+@pytest.mark.parametrize(("reference", "target"), [(PLAIN, replace(FILLED, padded=100)), (FILLED, PLAIN)], ids=["target", "reference"])
+@pytest.mark.parametrize("wrong", ["", "row"])
+def test_copies_of_a_model_fill_it_up_once(reference: Vocabulary, target: Vocabulary, wrong: str, runs: Runs) -> None:
+    """Places of several ranks that hold the same are counted once."""
+    paths = runs.folder / "r", runs.folder / "t"
+    for path, case in zip(paths, (reference, replace(target, wrong=wrong)), strict=True):
+        runs.processes.run(record_copy, path, case, runs.operators, size=2)
+    comparison = compare_traces(*paths)
+    if not wrong:
+        assert_harmless(comparison)
+    else:
+        assert ["embed"] == [origin.site.partition("/")[0] for origin in comparison.origins] or ["embed"] == [
+            notice.site for notice in comparison.notices if notice.defect
+        ]
+    said = "the target fills 97 places up to 100; the 3" if target.padded else "the reference fills 97 places up to 128; the 31"
+    assert any(said in notice.statement for notice in comparison.notices if notice.kind == "layout-padded")
 
 
 FAULTS = {

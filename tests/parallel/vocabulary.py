@@ -114,3 +114,9 @@ def record(rank: int, size: int, path: Path, case: Vocabulary, operators: bool) 
 def record_rank(rank: int, size: int, folder: Path, case: Vocabulary, operators: bool) -> None:
     folder.mkdir(exist_ok=True)
     record(rank, size, folder / f"rank{rank:05d}.h5", case, operators)
+
+
+def record_copy(rank: int, size: int, folder: Path, case: Vocabulary, operators: bool) -> None:
+    """Each rank has a model of its own."""
+    folder.mkdir(exist_ok=True)
+    record(0, 1, folder / f"rank{rank:05d}.h5", case, operators)

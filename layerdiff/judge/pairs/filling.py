@@ -76,7 +76,7 @@ def _sizes(files: Both[tuple[TraceFile, ...]], parts: Both[tuple[Part, ...]]) ->
     if not all(side[file].has_bytes(value) for side, own in zip(files, parts, strict=True) for file, value in own):
         return None
     try:
-        values = Both(*([side[file].read(value) for file, value in own] for side, own in zip(files, parts, strict=True)))
+        values = Both(*(_once([side[file].read(value) for file, value in own]) for side, own in zip(files, parts, strict=True)))
     except TraceError:
         return None
     if any(one.dtype.kind not in "f" for side in values for one in side):
@@ -93,6 +93,20 @@ def _sizes(files: Both[tuple[TraceFile, ...]], parts: Both[tuple[Part, ...]]) ->
     if not count or total == size:
         return None
     return Both(size, total if total > size else count)
+
+
+def _once(parts: list[Array]) -> list[Array]:
+    """One of each where all are held equally often: by copies of a model, of all of it or of its parts."""
+    distinct: list[Array] = []
+    times: list[int] = []
+    for part in parts:
+        at = next((i for i, one in enumerate(distinct) if one.shape == part.shape and np.array_equal(one, part)), None)
+        if at is None:
+            distinct.append(part)
+            times.append(1)
+        else:
+            times[at] += 1
+    return distinct if len(set(times)) == 1 else parts
 
 
 def _differing(shapes: Both[list[tuple[int, ...]]]) -> int | None:

@@ -32,6 +32,11 @@ def reference(write: Record) -> Path:
     return write(decoder(), IDS)
 
 
+@pytest.fixture(scope="module")
+def faulty(write: Record) -> Path:
+    return write(decoder(epsilon), IDS)
+
+
 def epsilon(model: Decoder) -> None:
     model.layers[1].input_layernorm.variance_epsilon = 1e-5
 
@@ -261,11 +266,21 @@ def test_operators_that_are_not_run(reference: Path, tmp_path: Path, old: str, n
         ("[2, 6, 16]", "[2, 99999999999, 16]"),
         ("[2, 6, 16]", "[2, 6, -16]"),
         ('"writes": ["in[0]"]', '"writes": ["in[5]"]'),
+        ('"args": [', '"args": 3, "more": ['),
+        ('"args": [', '"args": null, "more": ['),
+        ('"kwargs": {', '"kwargs": 3, "more": {'),
+        ('"kwargs": {', '"kwargs": [], "more": {'),
+        ("1e-06", "9" * 400),
+        ("1e-06", "1e400"),
+        ("1e-06", '{"tuple": {"a": 1}}'),
+        ("aten.mul.Tensor", "mul"),
+        ("aten.mean.dim", ""),
     ],
 )
-def test_pictures_that_cannot_be_followed(reference: Path, tmp_path: Path, old: str, new: str) -> None:
+def test_pictures_that_cannot_be_followed(reference: Path, faulty: Path, tmp_path: Path, old: str, new: str) -> None:
     other = rewritten(reference, tmp_path / "other.h5", changed_texts(old, new))
-    for pair in ((reference, other), (other, reference), (other, other)):
+    fault = rewritten(faulty, tmp_path / "fault.h5", changed_texts(old, new))
+    for pair in ((reference, other), (other, reference), (other, other), (reference, fault), (other, faulty), (other, fault)):
         compare_traces(*pair)
 
 

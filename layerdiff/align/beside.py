@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,11 +72,16 @@ class Forms:
     def _row(self, reference: Shape, target: Shape) -> Packing | None:
         return next((row for row in (self.packing, self.ends) if row is not None and row.same(reference, target)), None)
 
-    def plain(self, x: Array, side: str) -> Array:
-        """A value that a program made without what does not count."""
+    def plain(self, x: Array, side: str, there: Array | None, sizes: Container[int]) -> Array:
+        """A value that a program made without what does not count.
+
+        `there`: what the other program makes at the aligned call; `sizes`: those of all that it makes, which are no filling.
+        """
         if self.packing is not None and self.packing.padded == side:
             x = self.packing.tokens_only(x)
-        return self.fillings.without(x, side)
+        if there is None or there.ndim != x.ndim:
+            return self.fillings.without(x, side, sizes)
+        return self.fillings.beside(x, there)[0] if side == "reference" else self.fillings.beside(there, x)[1]
 
     def token(self, shape: Shape, side: str, tokens: Shape) -> Shape:
         """One shape for all forms. `tokens`: the leading dimensions that one of the two has as one."""

@@ -7,7 +7,7 @@ where it does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,11 +42,11 @@ class Fillings:
         common = self.common(ours.shape, theirs.shape)
         return (ours, theirs) if common is None else (leading(ours, *common), leading(theirs, *common))
 
-    def without(self, x: Array, side: str) -> Array:
-        """A value of one side without what fills it up."""
+    def without(self, x: Array, side: str, others: Container[int]) -> Array:
+        """A value of one side without what fills it up; `others`: sizes that the other side has too, which are no filling."""
         for ours, theirs in self.sizes:
             own, other = (ours, theirs) if side == "reference" else (theirs, ours)
-            for dim in range(x.ndim if own > other else 0):
+            for dim in range(x.ndim if own > other and own not in others else 0):
                 if x.shape[dim] == own:
                     x = leading(x, dim, other)
         return x

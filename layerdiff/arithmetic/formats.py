@@ -67,6 +67,19 @@ BFLOAT16: Final = Format("bfloat16", 8, -126, float(np.ldexp(2.0 - 2.0**-7, 127)
 FLOAT16: Final = Format("float16", 11, -14, 65504.0)
 
 
+def rounding_of(dtype: str | None, x: NDArray[Any]) -> NDArray[Any]:
+    """How far rounding to a dtype may move each number, at most: a unit roundoff of it, below the normal numbers half their distance.
+
+    Nothing where the dtype is no float's, and nothing of a zero.
+    """
+    format = None if dtype is None else format_named(dtype)
+    if format is None:
+        return np.zeros(np.shape(x))
+    size = np.abs(x)
+    found: NDArray[Any] = np.where(size > 0, np.maximum(format.unit * size, format.smallest_subnormal / 2), size)
+    return found
+
+
 @cache
 def format_named(name: str) -> Format | None:
     """The format of the float dtype with torch's `name` ("float32", "bfloat16", ...), or "tfloat32"; None for other dtypes."""

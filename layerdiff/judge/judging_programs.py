@@ -164,7 +164,7 @@ class _Judge:
         products: Counter[str] = Counter()
         for body in all_bodies:
             for call in body.items.target:
-                if not self.runs.target.is_module(call) and is_product((operation := self.runs.target.operation(call)).name):
+                if not self.runs.target.is_module(call) and is_product(operation := self.runs.target.operation(call)):
                     products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
         product = products.most_common(1)[0][0] if products else None
         laid = isinstance(self.runs.target.file, Overlaid)
@@ -179,11 +179,11 @@ class _Judge:
     def judge(self, setting: Setting, body: Body, aligned: Mapping[int, int], calls: Mapping[int, int], found: Judgement) -> None:
         """Meaning and arithmetic of one body."""
         incoming = Incoming(self.runs, body, self._constants, calls, aligned, self.contents)
+        padded = self._padded(body.calls[1])
+        setting = replace(setting, padded=padded)
         try:
-            wiring = Wiring(self.runs, body, incoming)
-            padded = self._padded(body.calls[1])
             try:
-                said = judge_body(replace(setting, padded=padded), body, incoming, wiring, aligned)
+                said = judge_body(setting, body, incoming, Wiring(self.runs, body, incoming), aligned)
             except NotRecorded:
                 raise
             except CannotReplay:  # its control flow may depend on choices: judge the tokens for which both runs chose alike

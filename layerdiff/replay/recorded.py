@@ -5,16 +5,24 @@ Nothing is run here and torch is not needed. Calls and values are numbers, as in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CallKind, CallStatus, Role, ValueKind
+
+_CASTS: Final = frozenset({"aten._to_copy.default"})
+_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
+_MOST_CASTS: Final = 4
+_MOST_VIEWS: Final = 16
+"""One after another, that are followed to a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,8 @@ class Operation:
     call: int
     name: str
     """`aten.addmm.default`."""
-    picture: Any
-    """The picture of its arguments; see `trace.arguments`."""
+    picture: dict[str, Any] | None
+    """The picture of its arguments, a list `args` and a mapping `kwargs` (see `trace.arguments`); None where there is none."""
     inputs: dict[str, int]
     """Value by position, as consumed."""
     outputs: dict[str, int]
@@ -36,6 +44,12 @@ class Operation:
     """The picture of its results; a number where it returned one."""
     complete: bool
     """Whether it returned, and was recorded to its end."""
+
+    @property
+    def base(self) -> str:
+        """`addmm` of `aten.addmm.default`; all of a name that is no operator's."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 1 else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,16 @@ class Place:
         return self.offset + 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
 
+class Weight(NamedTuple):
+    """Which weight a value is."""
+
+    name: str
+    whole: int
+    """The value of all of it."""
+    place: Place
+    """Where in its memory the value lies; of a cast, what it is a cast of."""
+
+
 class Recorded:
     """The calls and values of one file. `trust`: namespaces, beside ATen, whose operators may be run again."""
 
@@ -65,6 +89,7 @@ class Recorded:
         self.trust = frozenset(trust)
         self._operations: dict[int, Operation] = {}
         self._places: dict[int, Place] = {}
+        self._weights: dict[int, Weight | None] = {}
         self._named: dict[int, list[tuple[int, str]]] | None = None
 
     @cached_property
@@ -95,17 +120,17 @@ class Recorded:
             calls = self.file.calls
             detail = self.file.json(int(calls.detail[call]))
             detail = detail if isinstance(detail, dict) else {}
-            writes = detail.get("writes")
+            writes, picture = detail.get("writes"), _picture(detail.get("arguments"))
             found = self._operations[call] = Operation(
                 call,
                 self.file.text(int(calls.operator[call])) or "",
-                detail.get("arguments"),
+                picture,
                 self.edges(call, Role.INPUT),
                 self.edges(call, Role.OUTPUT),
                 tuple(str(position) for position in writes) if isinstance(writes, list) else (),
-                detail.get("random") is True and not _draws_nothing(self.file.text(int(calls.operator[call])) or "", detail),
+                detail.get("random") is True and not _draws_nothing(self.file.text(int(calls.operator[call])) or "", picture),
                 detail.get("results"),
-                int(calls.status[call]) == CallStatus.RETURNED and "arguments" in detail,
+                int(calls.status[call]) == CallStatus.RETURNED and picture is not None,
             )
         return found
 
@@ -171,12 +196,74 @@ class Recorded:
         rows = np.flatnonzero(edges.role == Role.OUTPUT)
         return {int(edges.value[row]): self.file.text(int(edges.position[row])) or "" for row in rows[::-1].tolist()}
 
-    def weight(self, value: int) -> tuple[str, int] | None:
-        """Name, and the value of the whole, of the parameter or buffer in whose memory a value lies; None for none.
+    def is_float_cast(self, operation: Operation) -> bool:
+        """Whether a call does nothing but change one float dtype to another."""
+        if operation.name not in _CASTS or set(operation.inputs) != {"in[0]"} or set(operation.outputs) != {"out"}:
+            return False
+        kinds = [dtype_named(self.file.dtype_name(value)) for value in (operation.inputs["in[0]"], operation.outputs["out"])]
+        return all(kind is not None and kind.kind == "float" for kind in kinds)
+
+    def weight(self, value: int) -> Weight | None:
+        """The parameter or buffer that a value is, or is a part of, in its own dtype or as a cast (autocast); None for none.
 
         A buffer that was written to while recording is state, and no weight. Several may lie in one memory (flat parameters): then it
         is the smallest in which the value lies whole.
         """
+        if value not in self._weights:
+            self._weights[value] = self._find_weight(value)
+        return self._weights[value]
+
+    def _find_weight(self, value: int) -> Weight | None:
+        place = self.place(value)
+        for _ in range(_MOST_CASTS):
+            found = self._weight_at(place)
+            if found is not None or place.memory[0] in self._written:
+                return found
+            cast = self._behind_views(value)
+            source = self._cast_from(cast)
+            if source is None:
+                return None
+            out, given = self.place(cast), self.place(source)
+            if (out.shape, out.strides) != (given.shape, given.strides):
+                return None
+            place = replace(place, memory=given.memory, offset=place.offset - out.offset + given.offset, version=given.version)
+            value = source
+        return None
+
+    def _behind_views(self, value: int) -> int:
+        """What a value is a view of, as far as that was recorded."""
+        memory = self.place(value).memory
+        for _ in range(_MOST_VIEWS):
+            call = int(self.producer[value])
+            operation = self.operation(call) if call >= 0 else None
+            seen = () if operation is None or not self.is_view(operation) else operation.inputs.values()
+            behind = next((one for one in seen if self.place(one).memory == memory), None)
+            if behind is None:
+                break
+            value = behind
+        return value
+
+    def _cast_from(self, value: int) -> int | None:
+        """What a value is a cast of: what the call that made it was given; a weight, where it was made before anything was recorded."""
+        call = int(self.producer[value])
+        if call >= 0:
+            return operation.inputs["in[0]"] if self.is_float_cast(operation := self.operation(call)) else None
+        fingerprint = self.file.fingerprint(value)
+        return None if fingerprint is None else self._rounded.get((self.file.dtype_name(value), *fingerprint))
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[str, int, int], int]:
+        """Weights by what they are once rounded to a narrower dtype: its name, and the fingerprint there."""
+        found: dict[tuple[str, int, int], int] = {}
+        for row in np.flatnonzero(self.file.values.kind != ValueKind.ACTIVATION).tolist():
+            detail = self.file.json(int(self.file.values.detail[row]))
+            rounded = detail.get("rounded") if isinstance(detail, dict) else None
+            for name, text in rounded.items() if isinstance(rounded, dict) else ():
+                if isinstance(text, str) and _FINGERPRINT.fullmatch(text):
+                    found.setdefault((name, int(text[:16], 16), int(text[16:], 16)), row)
+        return found
+
+    def _weight_at(self, place: Place) -> Weight | None:
         if self._named is None:
             columns = self.file.values
             self._named = {}
@@ -184,7 +271,6 @@ class Recorded:
                 name = self.file.text(int(columns.name[row]))
                 if name is not None:
                     self._named.setdefault(self.place(row).memory[0], []).append((row, name))
-        place = self.place(value)
         inside = self._named.get(place.memory[0], [])
         if not inside or place.memory[0] in self._written:
             return None
@@ -194,17 +280,21 @@ class Recorded:
                 one for one in wholes if one[0].memory == place.memory and one[0].offset <= place.offset and place.extent <= one[0].extent
             ]
             inside = [(row, name) for _, row, name in sorted(around, key=lambda one: one[0].extent - one[0].offset)]
-        return (inside[0][1], inside[0][0]) if inside else None
+        return Weight(inside[0][1], inside[0][0], place) if inside else None
 
     @cached_property
     def _written(self) -> set[int]:
         columns = self.file.values
         return set(columns.memory[np.flatnonzero((columns.version > 0) & (columns.memory >= 0))].tolist())
 
-    def read_elsewhere(self, memories: set[int], inside: set[int]) -> bool:
+    def readers(self, memories: Iterable[int]) -> set[int]:
+        """The operator calls that read one of these memories."""
+        known = self._readers
+        return {call for memory in memories for call in known.get(memory, ())}
+
+    def read_elsewhere(self, memories: Iterable[int], inside: set[int]) -> bool:
         """Whether an operator call outside `inside` reads one of these memories."""
-        readers = self._readers
-        return any(readers.get(memory, set()) - inside for memory in memories)
+        return not self.readers(memories) <= inside
 
     @cached_property
     def _readers(self) -> dict[int, set[int]]:
@@ -232,14 +322,19 @@ class Recorded:
                 yield from self.modules_inside(child, stop)
 
 
-def _draws_nothing(name: str, detail: dict[str, Any]) -> bool:
+def _picture(found: Any) -> dict[str, Any] | None:
+    if not isinstance(found, dict):
+        return None
+    args, kwargs = found.get("args", []), found.get("kwargs", {})
+    return {"args": args, "kwargs": kwargs} if isinstance(args, list) and isinstance(kwargs, dict) else None
+
+
+def _draws_nothing(name: str, picture: dict[str, Any] | None) -> bool:
     """Whether a call that may drop out at random was asked not to: its probability is zero, or left out."""
-    picture = detail.get("arguments")
-    args = picture.get("args", []) if isinstance(picture, dict) else []
-    kwargs = picture.get("kwargs", {}) if isinstance(picture, dict) else {}
-    numbers = [item for item in args if isinstance(item, float)] if isinstance(args, list) else []
+    known = picture or {"args": [], "kwargs": {}}
+    numbers = [item for item in known["args"] if isinstance(item, float)]
     if "attention" in name:
-        return not any(numbers) and not (isinstance(kwargs, dict) and kwargs.get("dropout_p"))
+        return not any(numbers) and not known["kwargs"].get("dropout_p")
     return "dropout" in name and bool(numbers) and not any(numbers)
 
 

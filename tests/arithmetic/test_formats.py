@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerdiff.arithmetic.formats import FLOAT64, TF32, Format, excess, format_named, gap, round_to, truncate_to
+from layerdiff.arithmetic.formats import FLOAT64, TF32, Format, excess, format_named, gap, round_to, rounding_of, truncate_to
 
 
 def named(name: str) -> Format:
@@ -94,3 +94,17 @@ def test_infinity_is_the_rounding_of_all_that_lies_beyond() -> None:
 def test_float64_has_the_plain_distance_beyond_half_a_gap() -> None:
     assert 0.0 == excess(np.array([1.0]), np.array([1.0]), FLOAT64)[0]
     assert 2.0**-40 - 2.0**-53 == excess(np.array([1.0]), np.array([1.0 + 2.0**-40]), FLOAT64)[0]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
+def test_rounding_moves_a_number_by_no_more_than_is_said(name: str) -> None:
+    format, random = named(name), np.random.default_rng(0)
+    for size in (1.0, format.smallest_normal, 10 * format.smallest_subnormal):
+        x = random.standard_normal(1000) * size
+        x = x[np.abs(x) > format.smallest_subnormal]
+        off, most = np.abs(round_to(x, format) - x), rounding_of(name, x)
+        assert np.all(off <= most)
+        assert off.max() > 0.4 * most.min()
+    assert np.array_equal([0.0, 0.0], rounding_of(name, np.array([0.0, -0.0])))
+    assert np.array_equal([0.0], rounding_of("int8", np.array([3.0])))
+    assert np.array_equal([0.0], rounding_of(None, np.array([3.0])))

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from layerdiff.arithmetic.formats import format_named, round_to
 from layerdiff.compare import compare_traces
+from layerdiff.judge.meaning import folded
+from layerdiff.judge.meaning.changes import Change
+from layerdiff.judge.meaning.region import Region
+from layerdiff.judge.meaning.stored import rounding_drawn
 from layerdiff.saved.comparison import Comparison
-from tests.programs import IDS, Decoder, Record, decoder, kinds, origins, random
+from layerdiff.trace.reader import open_trace
+from layerdiff.trace.schema import CallKind
+from tests.programs import IDS, Decoder, Record, decoder, kinds, origins, random, seeded
 
 BF16 = torch.bfloat16
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=["fp32", "bf16"])
@@ -208,3 +216,95 @@ def test_a_norm_of_channels_and_a_bias_are_folded_and_another_epsilon_is_found(w
     assert [] == defects(harmless)
     assert not harmless.defect
     assert {"front"} == {site.partition("/")[0].partition(".")[0] for site, _, _ in defects(against(Convolved(folded=True, epsilon=0.1)))}
+
+
+class Small(nn.Module):
+    """A gain and a projection whose weights lie below the normal numbers of fp16, in fp32 from then on."""
+
+    def __init__(self, *, folded: bool = False, wrong: float = 1.0) -> None:
+        super().__init__()
+        gain, weight = random(16, seed=3).abs() + 0.5, random(16, 16, seed=4) * 2e-6
+        self.gain = nn.Parameter(torch.ones(16) if folded else gain)
+        self.weight = nn.Parameter(weight * gain * wrong if folded else weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.gain).float() @ self.weight.T.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BF16], ids=["fp16", "bf16"])
+def test_weights_below_the_normal_numbers_are_rounded_to_the_distance_of_these(write: Record, dtype: torch.dtype) -> None:
+    def against(**options: Any) -> list[str]:
+        x = random(2, 6, 16)
+        comparison = compare_traces(write(Small(), x), write(Small(folded=True, **options).to(dtype), x.to(dtype)))
+        return [site for site, _, _ in defects(comparison)]
+
+    assert [] == against()
+    assert {"/aten.mm.default#0", "/aten.mul.Tensor#0"} == set(against(wrong=1.1))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-7, 1e-39])
+def test_drawn_roundings_are_as_large_as_those_that_were_made(name: str, size: float) -> None:
+    format = format_named(name)
+    assert format is not None
+    random = np.random.default_rng(1)
+    exact = random.standard_normal(20000) * size
+    stored = round_to(exact, format)
+    if np.count_nonzero(stored) < len(stored) / 2:  # nearly all are zero
+        return
+    made, drawn = (float(np.sqrt(np.mean(np.square(x - stored)))) for x in (exact, rounding_drawn(stored, format, random)))
+    assert made == pytest.approx(drawn, rel=0.1)
+
+
+class Headed(Decoder):
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers)
+        self.head = nn.Linear(16, 31, bias=False)
+
+    def forward(self, input_ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.head(super().forward(input_ids, mask))
+
+
+def headed(by: float | None, dtype: torch.dtype = torch.float32) -> Headed:
+    """The last gain folded into the head, `by` times as large; None for kept."""
+    model = seeded(Headed(3))
+    if by is not None:
+        with torch.no_grad():
+            model.head.weight.mul_(model.norm.weight * by)
+            model.norm.weight.fill_(1.0)
+    return model.to(dtype)
+
+
+@both_dtypes
+def test_what_is_over_before_the_fold_begins_is_not_run_again(write: Record, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    class Counted(Region):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            calls.append(self.calls)
+
+    monkeypatch.setattr(folded, "Region", Counted)
+    reference = write(headed(None), IDS)
+    assert [] == defects(compare_traces(reference, write(headed(1.0, dtype), IDS)))
+    assert 20 > max(calls)  # of hundreds
+    assert {"head", "norm"} == {
+        site.partition("/")[0] for site, _, _ in defects(compare_traces(reference, write(headed(1.02, dtype), IDS)))
+    }
+
+
+def test_no_more_is_tried_beside_faults_than_so_many_forwards(write: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of another training: everything is another, and nothing is folded."""
+    tried: list[int] = []
+    base = Region.base
+
+    def counted(self: Region, changed: Change) -> Any:
+        tried.append(self.calls if changed else 0)
+        return base(self, changed)
+
+    monkeypatch.setattr(Region, "base", counted)
+    monkeypatch.setattr(folded, "_MOST_FORWARDS", 5)
+    reference, target = write(decoder(), IDS), write(seeded(Decoder(), seed=5), IDS)
+    file = open_trace(target).files[0]
+    compare_traces(reference, target)
+    assert 0 < sum(tried) <= 5 * np.count_nonzero(file.calls.kind == CallKind.OPERATOR)

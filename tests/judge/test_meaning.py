@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from captures.kernels import Kernel
 from layerdiff.judge.meaning.judging import judge_body
 from layerdiff.judge.programs.noise import Rounding
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, RATIO, BodyVerdict, Setting
@@ -195,3 +196,17 @@ def test_a_recorded_value_that_no_program_explains(tmp_path: Path) -> None:
     assert ([], 1) == (right.findings, len(right.opaque))
     assert 1 == len(wrong.findings)
     assert wrong.findings[0].measured > RATIO
+
+
+@pytest.mark.parametrize("by", [1.0, 1e-4, 1e-6, 2e-7])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_what_lies_below_the_normal_numbers_is_rounded_to_their_distance(tmp_path: Path, by: float, dtype: torch.dtype) -> None:
+    def twice(x: Tensor) -> Tensor:
+        small = (x * by).tanh()
+        return small + small + small
+
+    dtypes = {"float32": str(dtype).removeprefix("torch.")}
+    assert [] == say(tmp_path, lambda x: (x * by).tanh() * 3, twice, X.to(dtype), dtypes).findings
+    model = Of(twice)
+    wrong = [Kernel(model, ("aten.tanh.default",), lambda func, args, kwargs, result: result * 1.5)]
+    assert say(tmp_path, lambda x: (x * by).tanh() * 3, model, X.to(dtype), dtypes, below=wrong).findings

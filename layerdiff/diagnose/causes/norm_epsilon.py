@@ -66,14 +66,17 @@ def explain(evidence: Evidence, row: int) -> Found | None:
     )
 
 
+_LARGEST: Final = 1e300
+
+
 def _epsilon(attributes: dict[str, Any]) -> float | None:
-    """The one attribute that is an epsilon."""
+    """The one attribute that is an epsilon; None of what a trace says that no float can be."""
     found = [
         value
         for name, value in attributes.items()
         if "eps" in name.lower() and isinstance(value, int | float) and not isinstance(value, bool)
     ]
-    return float(found[0]) if len(found) == 1 else None
+    return float(found[0]) if len(found) == 1 and -_LARGEST < found[0] < _LARGEST else None
 
 
 def _amount(rows: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
+from layerdiff.judge.programs.noise import Rounding
 from layerdiff.judge.programs.running import Decision, Programs, Ran, apart
 from layerdiff.judge.programs.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
@@ -46,8 +47,7 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
         wrong: dict[int, dict[str, Array]] = {}
         for decision in fresh:
             call = decision.operation.call
-            unit = setting.rounding.unit_of_operands(decision.operation)
-            allowed = allowed_margin(decision, ours.operands.get(call), noisy.operands.get(call), unit)
+            allowed = allowed_margin(setting.rounding, decision, ours.operands.get(call), noisy.operands.get(call))
             there = programs.aligned.get(call, programs.decided_by.get(call, (-1,))[0])
             operands = _decides_of(programs, "reference", call, ours), _decides_of(programs, "target", there, theirs)
             decision.margin = np.maximum(decision.margin, _tied_on_one_side(decision, *operands))
@@ -146,7 +146,7 @@ def _largest_first(name: str, args: Arguments) -> Array | None:
 
 
 def _base(programs: Programs, side: str, call: int) -> str:
-    return str(getattr(programs.runs, side).operation(call).name.split(".")[1])
+    return str(getattr(programs.runs, side).operation(call).base)
 
 
 def decided_otherwise(
@@ -159,7 +159,9 @@ def decided_otherwise(
     """
     (r, t), position = cut
     one, other = ours.cuts[r, position], theirs.cuts[t, position]
-    if one.dtype.kind not in "iu" or not one.ndim or not one.size or not programs.body.forms.same(one.shape, other.shape):
+    if any(x.dtype.kind not in "iu" for x in (one, other)) or not one.ndim or not one.size:
+        return None
+    if not programs.body.forms.same(one.shape, other.shape):
         return None
     other = programs.body.forms.for_reference(other, one.shape, lambda: ours.cuts[r, position])
     if min(one.min(), other.min()) < 0:
@@ -179,7 +181,7 @@ def decided_otherwise(
         operation = programs.runs.reference.operation(call)
         decision = Decision(operation, {}, apart(*values), np.maximum(np.abs(values[0]), np.abs(values[1])), values[0] != values[1])
         noisy = programs.run("reference", noise=setting.rounding.as_expected, taken=fixed)
-        allowed = allowed_margin(decision, args, noisy.operands.get(call), setting.rounding.unit_of_operands(operation))
+        allowed = allowed_margin(setting.rounding, decision, args, noisy.operands.get(call))
         if not np.any(decision.margin > allowed):
             made = ours.results.get(call, {})
             followed = {"out[0]": values[1], "out[1]": other}
@@ -189,9 +191,10 @@ def decided_otherwise(
     return None
 
 
-def allowed_margin(decision: Decision, exact: Arguments | None, noisy: Arguments | None, unit: float) -> Array:
+def allowed_margin(rounding: Rounding, decision: Decision, exact: Arguments | None, noisy: Arguments | None) -> Array:
     """How far from the border rounding may move each element: some spreads of the operand, and its own rounding; an infinity has none."""
-    found: Array = FLIP * _spread(exact, noisy) + 2 * unit * np.where(np.isfinite(decision.scale), decision.scale, 0.0)
+    scale = np.where(np.isfinite(decision.scale), decision.scale, 0.0)
+    found: Array = FLIP * _spread(exact, noisy) + 2 * rounding.of_operands(decision.operation, scale)
     return found
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.changes import Change
 from layerdiff.judge.meaning.meeting import leaves_state
-from layerdiff.judge.meaning.region import Base, Change, Region
+from layerdiff.judge.meaning.region import Base, Region
 from layerdiff.judge.meaning.stored import Stored
-from layerdiff.judge.programs.bodies import Body, Pair, whole_body
+from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.running import Programs
 from layerdiff.judge.programs.setting import Setting
@@ -27,14 +28,16 @@ from layerdiff.judge.tables import Verdict
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
+from layerdiff.trace.schema import CallKind
 
 Array = NDArray[Any]
 _AROUND: Final = 3
 """How many modules, the body's own and those around it, are tried as a whole."""
 _Blamed = tuple[str, frozenset[tuple[str, str, str]]]
 """The site of a module, and site, value and static difference of what is blamed in it."""
-_MOST_TRIALS: Final = 256
-"""Programs run, in all, to see whether one fault among folded weights is what keeps a module from meeting."""
+_MOST_FORWARDS: Final = 64
+"""As many calls as so many forwards have are run, in all, to see whether one fault among folded weights is what keeps a module from
+meeting. A decoder each of whose layers has one takes 20."""
 
 
 class Folding:
@@ -50,9 +53,7 @@ class Folding:
     ) -> None:
         self._setting, self._pairs, self._constants, self._calls, self._padded = setting, pairs, constants, calls, padded
         self._runs: Both[Recorded] = setting.runs
-        self._never: set[Pair] = set()
-        """Modules that cannot be taken whole, or in which no weight is another. A region is large, and none is kept."""
-        self._trials = 0
+        self._left = _MOST_FORWARDS * int(np.count_nonzero(self._runs.reference.file.calls.kind == CallKind.OPERATOR))
         self._shown: set[_Blamed] = set()
         """Modules, and what they were blamed for, that were shown to be folded in one call: their weights are the same in all."""
         self._parting: set[_Blamed] = set()
@@ -72,7 +73,7 @@ class Folding:
             for pair in regions:
                 inside = self._inside(pair, left)
                 blame = frozenset(map(id, inside))
-                region = self._region(pair) if len(inside) > besides and blame not in tried else None
+                region = self._region(pair, inside) if len(inside) > besides and blame not in tried else None
                 if region is None:
                     continue  # what parts in a module and nowhere around it meets in it, or only dilutes
                 tried.add(blame)
@@ -105,39 +106,50 @@ class Folding:
         return depth
 
     def _inside(self, pair: Pair, left: Sequence[Local]) -> list[Local]:
-        parents = [run.file.calls.parent for run in self._runs]
+        sides = list(zip(self._runs, pair, strict=True))
+        return [local for local in left if any(within(run, call, around) for (run, around), call in zip(sides, local.calls, strict=True))]
 
-        def within(side: int, call: int) -> bool:
-            while call >= 0 and call != pair[side]:
-                call = int(parents[side][call])
-            return call >= 0
-
-        return [local for local in left if any(call >= 0 and within(side, call) for side, call in enumerate(local.calls))]
-
-    def _region(self, pair: Pair) -> Region | None:
-        """The module taken whole; None where it cannot be, or no weight in it is another."""
-        found = None if pair in self._never else self._made(pair)
-        if found is None:
-            self._never.add(pair)
-        return found
-
-    def _made(self, pair: Pair) -> Region | None:
-        whole = whole_body(self._runs, pair, self._setting.forms_at(pair[1]))
+    def _region(self, pair: Pair, inside: Sequence[Local]) -> Region | None:
+        """The module taken whole; None where it cannot be, or no weight in it is another. It is large, and none is kept."""
+        whole = whole_body(self._runs, pair, self._setting.forms_at(pair[1]), self._beside(pair, inside))
         if whole is None:
             return None
         whole = with_states(self._runs, [whole], self._calls)[0]
         if leaves_state(self._runs, whole):
             return None
-        inside = set(whole.items.reference)
-        aligned = {one: other for one, other in self._calls.items() if one in inside}
+        here = set(whole.items.reference)
+        aligned = {one: other for one, other in self._calls.items() if one in here}
         stored = Stored(self._runs, whole, self._constants, self._calls, aligned, self._setting.contents)
         if not any(stored.own_weights):
             return None
         try:
             programs = Programs(self._runs, whole, stored, aligned, self._setting.contents)
-            return Region(replace(self._setting, padded=self._padded(pair[1])), programs, stored)
+            return Region(replace(self._setting, padded=self._padded(pair[1])), programs, stored, inside)
         except CannotReplay:
             return None
+
+    def _beside(self, pair: Pair, inside: Sequence[Local]) -> dict[Pair, Interface]:
+        """The calls in a module that are over before what is found in it begins, or begin after it: what folds is none of theirs."""
+        ends: list[list[int]] = [[], []]
+        for local in inside:
+            for side, (run, call) in enumerate(zip(self._runs, local.calls, strict=True)):
+                ends[side] += [] if call < 0 else [call, _last_inside(run, call)]
+        found: dict[Pair, Interface] = {}
+
+        def apart(side: int, call: int, run: Recorded) -> bool:
+            return call > max(ends[side]) or (call < min(ends[side]) and not within(run, min(ends[side]), call))
+
+        def look(call: int) -> None:
+            for child in filter(self._runs.reference.is_module, self._runs.reference.children[call]):
+                there = self._pairs.get(child)
+                if there is None or not all(apart(*one) for one in zip((0, 1), (child, there), self._runs, strict=True)):
+                    look(child)
+                elif (fits := interface(self._runs, (child, there), self._setting.forms_at(there))) is not None:
+                    found[child, there] = fits
+
+        if all(ends):
+            look(pair[0])
+        return found
 
     def _free(self, pair: Pair, region: Region, inside: Sequence[Local], *, besides: bool) -> tuple[list[Local], list[Local]]:
         """Those of the findings inside a module that are folded weights, and what is said. `besides`: beside one fault that is none."""
@@ -164,8 +176,10 @@ class Folding:
             if not rest or (best is not None and (any(fault is one for one in best[0]) or len(best[0]) >= len(rest))):
                 continue
             for changed in region.faulty(fault):
-                self._trials += 1
-                base = region.base(changed) if self._trials <= _MOST_TRIALS else None
+                self._left -= region.calls
+                if self._left < 0:
+                    return best
+                base = region.base(changed)
                 freed = [] if base is None else self._folded(pair, region, base, rest)
                 if base is not None and len(freed) > (0 if best is None else len(best[0])):
                     best = freed, base
@@ -208,6 +222,21 @@ def _said(pair: Pair, region: Region, freed: Sequence[Local], ratio: float, *, e
 
 def _is_meaning(local: Local) -> bool:
     return not local.notice and "meaning" in local.evidence and local.verdict != Verdict.BROKEN
+
+
+def _last_inside(run: Recorded, call: int) -> int:
+    """The call that begins last of those inside a call, or itself."""
+    while run.children[call]:
+        call = run.children[call][-1]
+    return call
+
+
+def within(run: Recorded, call: int, around: int) -> bool:
+    """Whether a call is another one, or inside it."""
+    parents = run.file.calls.parent
+    while call >= 0 and call != around:
+        call = int(parents[call])
+    return call >= 0
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
-from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, numbers_in, other_draws, unmasked
+from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, numbers_in, other_draws
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.programs.accumulated import came_in_apart
 from layerdiff.judge.programs.bodies import Body
-from layerdiff.judge.programs.constants import as_mask, is_masked
+from layerdiff.judge.programs.constants import is_masked, unmasked
 from layerdiff.judge.programs.incoming import Incoming
-from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.programs.wiring import Wiring
@@ -177,11 +176,10 @@ def _worst_cut(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cut
         one, other = ours.cuts.get((r, position)), theirs.cuts.get((t, position))
         if one is None or other is None:
             continue
-        beside = programs.body.forms.beside(one, other)
+        beside = setting.beside(programs.body.forms, one, other)
         if beside is None:
             continue
-        one, other = beside[0], as_mask(beside[1], beside[0])
-        difference = row_difference(unmasked(without_padding(one, other, setting.padded)), unmasked(other))
+        difference = row_difference(*beside)
         if difference.figure > NOTHING and (found is None or difference.figure > found[1].figure):
             found = cut, difference
     return found

@@ -126,7 +126,7 @@ class Meeting:
         cuts = [(whole.calls, at) for at, _ in whole.interface.outputs]
         cuts += [(pair, at) for pair, handed in whole.children.items() for at, _ in handed.inputs]
         made = [(ours.cuts[r, at], theirs.cuts[t, at]) for (r, t), at in cuts]
-        beside = [whole.forms.beside(one, other) for one, other in made]
+        beside = [setting.beside(whole.forms, one, other) for one, other in made]
         return all(both is not None and row_difference(*both).figure <= NOTHING for both in beside)
 
 
@@ -139,7 +139,8 @@ def leaves_state(runs: Both[Recorded], body: Body) -> bool:
             if run.is_module(item):
                 continue
             operation = run.operation(item)
-            made |= {run.place(value).memory[0] for position, value in operation.outputs.items() if not run.is_view(operation)}
+            if not run.is_view(operation):
+                made |= {run.place(value).memory[0] for value in operation.outputs.values() if run.weight(value) is None}
             written = {run.place(operation.inputs[position]).memory[0] for position in operation.writes if position in operation.inputs}
             if written - made:
                 return True

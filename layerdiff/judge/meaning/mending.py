@@ -40,10 +40,10 @@ def with_scalars(target: Operation, reference: Operation, keys: Sequence[Key]) -
     return {"args": args, "kwargs": {name: value for (kind, name), value in theirs.items() if kind == "kwargs"}}
 
 
-def _entries(picture: Any) -> Mapping[Key, Any]:
-    known = picture if isinstance(picture, Mapping) else {}
-    found: dict[Key, Any] = {("args", place): value for place, value in enumerate(known.get("args") or [])}
-    return {**found, **{("kwargs", name): value for name, value in (known.get("kwargs") or {}).items()}}
+def _entries(picture: Mapping[str, Any] | None) -> Mapping[Key, Any]:
+    known = picture or {"args": [], "kwargs": {}}
+    found: dict[Key, Any] = {("args", place): value for place, value in enumerate(known["args"])}
+    return {**found, **{("kwargs", name): value for name, value in known["kwargs"].items()}}
 
 
 def _differs(one: Any, other: Any) -> bool:

@@ -22,7 +22,7 @@ from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.mending import other_scalars, with_scalars
 from layerdiff.judge.meaning.reach import behind, cone, cone_of_call
 from layerdiff.judge.programs.bodies import tokens_of
-from layerdiff.judge.programs.constants import is_masked
+from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, Cut
 from layerdiff.judge.programs.wiring import Wiring
@@ -44,7 +44,7 @@ def name_call(
     back = {t: r for r, t in programs.aligned.items()}
     near = BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING  # a table that was rounded makes no such difference
     tokens = tokens_of(programs.runs, programs.body) or ()
-    theirs, ours = _plain(programs, theirs, "target"), _plain(programs, ours, "reference")
+    ours, theirs = _plain(programs, ours, theirs)
     known = Both(Equals.of(ours, near, tokens), Equals.of(theirs, near, tokens))
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     beside = Both(
@@ -95,13 +95,24 @@ def name_call(
     return None
 
 
-def _plain(programs: Programs, ran: Ran, side: str) -> Ran:
-    """What a program made, at the places that count."""
-    forms = programs.body.forms
+def _plain(programs: Programs, ours: Ran, theirs: Ran) -> Both[Ran]:
+    """What the programs made, at the places that count."""
+    forms, rans = programs.body.forms, Both(ours, theirs)
     if not forms.fillings.sizes and forms.packing is None:
-        return ran
-    made = {call: {p: forms.plain(x, side) for p, x in results.items()} for call, results in ran.results.items()}
-    return replace(ran, results=made)
+        return rans
+    partners = Both(programs.aligned, {t: r for r, t in programs.aligned.items()})
+    sizes = rans.map(lambda ran: {size for results in ran.results.values() for made in results.values() for size in made.shape})
+
+    def plain(side: str, other: str) -> Ran:
+        ran: Ran = getattr(rans, side)
+        known = getattr(rans, other).results
+        made: dict[int, dict[str, Array]] = {}
+        for call, results in ran.results.items():
+            there = known.get(getattr(partners, side).get(call), {})
+            made[call] = {at: forms.plain(x, side, there.get(at), getattr(sizes, other)) for at, x in results.items()}
+        return replace(ran, results=made)
+
+    return Both(plain("reference", "target"), plain("target", "reference"))
 
 
 def _replaced(programs: Programs, theirs: Ran, ours: Ran, call: int, other: tuple[int, str] | None) -> int:
@@ -117,7 +128,7 @@ COPIES: Final = frozenset({"clone", "copy_", "_to_copy", "contiguous", "lift_fre
 
 def _copies(run: Recorded, calls: set[int]) -> set[int]:
     """Calls that hand on what they are given: another value there was another before."""
-    return {call for call in calls if run.operation(call).name.split(".")[1] in COPIES}
+    return {call for call in calls if run.operation(call).base in COPIES}
 
 
 def _following(ran: Ran) -> set[int]:
@@ -195,7 +206,7 @@ def _maker(run: Recorded, items: Sequence[int], before: int, value: int) -> int 
         if run.is_module(item) or run.is_view(run.operation(item)) or not _makes(run, item, memory):
             continue
         operation = run.operation(item)
-        if operation.name.split(".")[1] not in COPIES or "in[0]" not in operation.inputs or operation.writes:
+        if operation.base not in COPIES or "in[0]" not in operation.inputs or operation.writes:
             return item
         memory = run.place(operation.inputs["in[0]"]).memory[0]
     return None
@@ -268,11 +279,6 @@ def _missing(programs: Programs, other: tuple[int, str], following: str | None) 
         return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
     evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
     return (call, -1), position, evidence if following is None else {**evidence, "next": following}
-
-
-def unmasked(x: Array) -> Array:
-    """The lowest number of any dtype as -inf: in an additive mask they mean one thing."""
-    return np.where(is_masked(x), -np.inf, x) if x.dtype.kind == "f" else x
 
 
 def changed_call(
@@ -352,13 +358,11 @@ def _static_difference(programs: Programs, wiring: Wiring, reference: int, targe
 def _other_constant(programs: Programs, reference: int, target: int) -> str | None:
     runs = programs.runs
     ours, theirs = runs.reference.operation(reference).inputs, runs.target.operation(target).inputs
-    for position, value in theirs.items():
-        there, here = runs.target.weight(value), runs.reference.weight(ours[position]) if position in ours else None
-        if (
-            there is not None
-            and here is not None
-            and programs.incoming.number("target", value) != programs.incoming.number("reference", ours[position])
-        ):
+    for position in (one for one in theirs if one in ours):
+        there, here = runs.target.weight(theirs[position]), runs.reference.weight(ours[position])
+        if there is None or here is None:
+            continue
+        if programs.incoming.number("target", theirs[position]) != programs.incoming.number("reference", ours[position]):
             return here[0] if here[0] == there[0] else f"{there[0]} in place of {here[0]}"
     return None
 
@@ -367,8 +371,8 @@ def shown(run: Recorded, call: int) -> str:
     """An operator with its scalars: `add(1e-05)`."""
     operation = run.operation(call)
     name = operation.name.removeprefix("aten.").rpartition(".")[0]
-    picture = operation.picture if isinstance(operation.picture, Mapping) else {}
-    plain = [_text(item) for item in picture.get("args", [])] + [f"{k}={_text(v)}" for k, v in picture.get("kwargs", {}).items()]
+    picture = operation.picture or {"args": [], "kwargs": {}}
+    plain = [_text(item) for item in picture["args"]] + [f"{k}={_text(v)}" for k, v in picture["kwargs"].items()]
     scalars = [text for text in plain if text and not text.endswith("=")]
     return f"{name}({', '.join(scalars)})" if scalars else name
 

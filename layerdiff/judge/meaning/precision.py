@@ -7,11 +7,12 @@ that keeps its values coarser than that would excuse itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.programs.bodies import Body
@@ -64,9 +65,9 @@ def find_precision(
             continue
         (exact, recorded), (other, right) = beside, drawn
         recorded = without_padding(recorded, right, setting.padded)
-        unit = setting.rounding.unit_at(programs.body, (r, t), position, expected=bool(coarse))
+        dtype = setting.rounding.dtype_at(programs.body, (r, t), position, expected=bool(coarse))
         with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
-            ratio = ratio_to_spread(recorded - right, other - exact, unit * np.abs(exact))
+            ratio = ratio_to_spread(recorded - right, other - exact, rounding_of(dtype, exact))
         if worst_cut is None or ratio > worst:
             worst, worst_cut = ratio, ((r, t), position)
     allowed = COARSE_RATIO if coarse else RATIO
@@ -111,11 +112,11 @@ def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> l
     products = {
         value
         for call in body.items.target
-        if call not in children and is_product(run.operation(call).name)
+        if call not in children and is_product(run.operation(call))
         for value in _through_views(run, body, run.operation(call).inputs.values())
     }
     for call in body.items.target:
-        if call not in children and is_product(run.operation(call).name):
+        if call not in children and is_product(run.operation(call)):
             given |= {run.file.dtype_name(value) for value in run.operation(call).outputs.values()} & {setting.rounding.product_dtype}
     found = []
     for call in body.items.target:
@@ -157,10 +158,10 @@ def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float,
     noisy = programs.run("target", noise=setting.rounding.as_recorded)
     recorded, right = _recorded_cut(setting, programs.body, cut[0], position), theirs.cuts[t, position]
     value = _value_at(programs.body, cut[0], position)
-    own = _unit(setting.runs.target.file.dtype_name(value)) or 0.0
+    own = rounding_of(setting.runs.target.file.dtype_name(value), right)
     assert recorded is not None
     with np.errstate(invalid="ignore"):
-        ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own * np.abs(right))
+        ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own)
     evidence = {"cut": position, "against_own_spread": ratio}
     calls = _maker(programs, cut)
     if ratio <= RATIO:
@@ -193,14 +194,33 @@ def _recorded_cut(setting: Setting, body: Body, pair: tuple[int, int], position:
     return setting.contents(setting.runs.target, value)
 
 
+class Size(NamedTuple):
+    """How large finite numbers are."""
+
+    rms: float
+    largest: float
+
+    @classmethod
+    def of(cls, x: Array) -> Size:
+        """Of one array."""
+        return cls(float(np.sqrt(np.mean(np.square(x)))), float(np.max(np.abs(x)))) if x.size else cls(0.0, 0.0)
+
+    @classmethod
+    def together(cls, sizes: Iterable[Size]) -> Size:
+        """Of several arrays of one shape."""
+        rms, largest = zip(*sizes, strict=True)
+        return cls(float(np.sqrt(np.mean(np.square(rms)))), max(largest))
+
+
 def ratio_to_spread(error: Array, spread: Array, rounding: Array) -> float:
     """Root mean square of the error over that of its predicted spread, or their maxima, whichever is larger."""
     finite = np.isfinite(error) & np.isfinite(spread)
-    if not finite.any():
-        return 0.0
-    error, spread, rounding = np.abs(error[finite]), np.abs(spread[finite]), rounding[finite]
-    predicted = np.sqrt(np.mean(np.square(spread))) + np.sqrt(np.mean(np.square(rounding))) * 0.58
-    top = float(spread.max()) + float(rounding.max())
+    return ratio_of(*(Size.of(x[finite]) for x in (error, spread, rounding)))
+
+
+def ratio_of(error: Size, spread: Size, rounding: Size) -> float:
+    """The same, by how large they are."""
+    predicted = spread.rms + 0.58 * rounding.rms
     if predicted == 0.0:
-        return float("inf") if error.any() else 0.0
-    return max(float(np.sqrt(np.mean(np.square(error))) / predicted), float(error.max()) / top)
+        return float("inf") if error.largest else 0.0
+    return max(error.rms / predicted, error.largest / (spread.largest + rounding.largest))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import Cut
-from layerdiff.judge.programs.wiring import is_float_cast
 from layerdiff.replay.allowed import listed
 from layerdiff.replay.recorded import Place, Recorded
 
@@ -87,13 +86,13 @@ def behind(programs: Programs, side: str, ran: Ran, held: Set[int]) -> set[int]:
     found: set[int] = set()
     vouched = _Elements()
     for item in reversed(getattr(programs.body.items, side)):
-        if run.is_module(item) or not (ran.results.get(item) or is_float_cast(run, run.operation(item))):
+        if run.is_module(item) or not (ran.results.get(item) or run.is_float_cast(run.operation(item))):
             continue
         if item not in held:
             if run.operation(item).writes or not all(vouched.has(place) for place in _made(run, item)):
                 continue
             found.add(item)
-        if run.operation(item).name.split(".")[1] in _TELLING:
+        if run.operation(item).base in _TELLING:
             for place in _given(run, item):
                 vouched.add(place)
     return found

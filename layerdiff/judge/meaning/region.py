@@ -6,8 +6,8 @@ body was blamed for is undone in one program; where undoing it goes along with w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,22 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.changes import Change, instead, shifted, without
 from layerdiff.judge.meaning.decisions import with_decisions
-from layerdiff.judge.meaning.precision import ratio_to_spread
+from layerdiff.judge.meaning.precision import Size, ratio_of
 from layerdiff.judge.meaning.stored import Stored
-from layerdiff.judge.programs.padding import without_padding
+from layerdiff.judge.programs.constants import as_mask
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import COARSE_RATIO, NOTHING, BodyVerdict, Setting
 from layerdiff.replay.once import operands_by_position, run_once
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 Results = list[Array]
-"""The difference of what two programs return, by position."""
-Taken = Mapping[int, Mapping[str, Array]]
-Way = Callable[[Arguments], Mapping[str, Array]]
-"""What a call makes of its operands."""
+"""The difference of what two programs hand on: of each float that they do."""
 _DRAWS: Final = 8
 _SIGMAS: Final = 12.0
 """How many standard deviations, estimated from the draws, the share of an undone change in what is left may be: with so few draws one
@@ -38,22 +37,7 @@ in a million harmless ones lies over it, and one in ten thousand where three rou
 _TELLS: Final = 0.125
 """A change is told from rounding where that many standard deviations are less than this share of it."""
 _PART: Final = 1.0 / 16.0
-"""Of a change, that is undone: small, so that what it does to what is returned lies along what any part of it does."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A program with results that are not its own: `taken` as they are, or made of operands in another `way`."""
-
-    taken: Taken = field(default_factory=dict)
-    ways: Mapping[int, Way] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.taken or self.ways)
-
-    def beside(self, other: Change) -> Change:
-        """Both changes."""
-        return Change({**self.taken, **other.taken}, {**self.ways, **other.ways})
+"""Of a change, that is undone: small, so that what it does to what is handed on lies along what any part of it does."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +58,27 @@ class Region:
     limit: Final = COARSE_RATIO
     """How many times its predicted spread what is left may be."""
 
-    def __init__(self, setting: Setting, programs: Programs, stored: Stored) -> None:
+    def __init__(self, setting: Setting, programs: Programs, stored: Stored, found: Sequence[Local]) -> None:
+        """`found`: what is asked about later on."""
         self._setting, self._programs, self._stored = setting, programs, stored
-        self._theirs = programs.run("target", watch=True)
-        ours, self._kept = with_decisions(setting, programs, self._theirs, BodyVerdict())
-        if ours.opaque or self._theirs.opaque or not ours.cuts:
+        body = programs.body
+        self.calls = len(body.items.reference)
+        self._cuts = [(body.calls, at, values) for at, values in body.interface.outputs]
+        self._cuts += [(pair, at, values) for pair, handed in body.children.items() for at, values in handed.inputs]
+        self._theirs = programs.run("target", watch=frozenset(local.calls[1] for local in found))
+        self._ours, self._kept = with_decisions(setting, programs, self._theirs, BodyVerdict())
+        if self._ours.opaque or self._theirs.opaque or not self._ours.cuts:
             raise CannotReplay("a call of the module cannot be run again")
-        self._ours = programs.run("reference", kept=self._kept, watch=True)
         self._noise: list[Results] = []
-        returned = [self._theirs.cuts[programs.body.calls[1], at] for at, _ in programs.body.interface.outputs]
-        self._floors = [NOTHING * _rms(made) for made in returned if made.dtype.kind == "f"]
-        """What float64 itself may make, by position."""
+        handed_on = [made for made in self._handed("target", self._theirs) if made.dtype.kind == "f"]
+        self._floors = [NOTHING * Size.of(made[np.isfinite(made)]).rms for made in handed_on]
+        """What float64 itself may make."""
 
     @property
     def quantised(self) -> str | None:
         """The dtype of the whole numbers that stand for weights in either program; None where there are none."""
-        for side, run in (("reference", self._setting.runs.reference), ("target", self._setting.runs.target)):
-            for call in getattr(self._stored.codes, side):
+        for calls, run in zip(self._stored.codes, self._setting.runs, strict=True):
+            for call in calls:
                 for value in run.operation(call).inputs.values():
                     name = run.file.dtype_name(value)
                     if "int" in name:
@@ -100,9 +88,8 @@ class Region:
     def weights(self, found: Sequence[Local] | None) -> list[str]:
         """The names of weights that are another in one of the runs: those that the calls of some findings read, or all of them."""
         names: dict[str, None] = {}
-        for side, run, here in (("reference", self._setting.runs.reference, 0), ("target", self._setting.runs.target, 1)):
-            own: frozenset[str] = getattr(self._stored.own_weights, side)
-            calls = getattr(self._programs.body.items, side) if found is None else [local.calls[here] for local in found]
+        for here, (own, run) in enumerate(zip(self._stored.own_weights, self._setting.runs, strict=True)):
+            calls = list(self._programs.body.items)[here] if found is None else [local.calls[here] for local in found]
             for call in calls:
                 for value in () if call < 0 or run.is_module(call) else run.operation(call).inputs.values():
                     weight = run.weight(value)
@@ -114,13 +101,13 @@ class Region:
         """Both programs, the reference's `changed`; None where they do not meet even then."""
         if self._kept:  # a choice that the reference's program makes for itself, by more than rounding
             return None
-        ours = self._run("reference", changed, watch=True) if changed else self._ours
-        left = None if ours is None else self._apart(self._theirs, ours)
+        ours = self._run("reference", changed) if changed else self._ours
+        left = None if ours is None else self._apart(self._handed("target", self._theirs), self._handed("reference", ours))
         if ours is None or left is None:
             return None
         ratio = 0.0
         for count in (1, _DRAWS):  # most that do not meet are told by one draw
-            ratio = self._ratio(left, self._draws(count))
+            ratio = self._ratio(left, self._draws(count)[:count])
             if not ratio <= self.limit * (2 if count == 1 else 1):
                 return None
         if any(share > allowed for share, allowed in (self._share(left, change) for change in self._sizes)):
@@ -131,8 +118,7 @@ class Region:
         """How the reference's program does at a finding that is a fault: what the target's call does, or what that made."""
         if min(local.calls) < 0 or any(run.is_module(call) for run, call in zip(self._setting.runs, local.calls, strict=True)):
             return []
-        way = self._in_its_way(local)
-        return [*([] if way is None else [Change(ways={local.calls[0]: way})]), *self._taken(local, self._ours)]
+        return [*self._in_its_way(local), *self._taken(local)]
 
     def is_folded(self, local: Local, base: Base) -> bool:
         """Whether what a finding says is part of a folding: undone, the programs part, and in no way in which they are apart already.
@@ -140,7 +126,7 @@ class Region:
         What cannot be undone, or changes nothing by itself (a call that is written otherwise), is believed where there is no other fault.
         """
         changes = self._undone(local, base)
-        changes = [change for change in changes if any(_rms(off) > floor for off, floor in zip(change, self._floors, strict=True))]
+        changes = [change for change in changes if any(Size.of(off).rms > floor for off, floor in zip(change, self._floors, strict=True))]
         if not changes:
             return not base.changed
         told = [(share, allowed) for share, allowed in (self._share(base.left, change) for change in changes) if allowed <= _TELLS]
@@ -148,106 +134,85 @@ class Region:
 
     def _share(self, left: Results, change: Results) -> tuple[float, float]:
         """How much of a change is in what is left of the difference, and how much of it roundings of the weights may be."""
-        noise = self._draws(_DRAWS)
-        scale = [
-            1.0 / (float(np.mean([np.mean(np.square(one[at])) for one in noise])) + np.square(floor) + np.finfo(float).tiny)
-            for at, floor in enumerate(self._floors)
-        ]
-        size = _dot(change, change, scale)
+        size = _dot(change, change, self._scale)
         if not size > 0.0:
             return 0.0, float("inf")
-        shares = [_dot(one, change, scale) / size for one in noise]
+        shares = [_dot(one, change, self._scale) / size for one in self._draws(_DRAWS)]
         allowed = _SIGMAS * float(np.sqrt(np.mean(np.square(shares)))) + NOTHING
-        return abs(_dot(left, change, scale) / size), allowed
+        return abs(_dot(left, change, self._scale) / size), allowed
+
+    @cached_property
+    def _scale(self) -> list[float]:
+        """One over the mean square of what roundings make, by position."""
+        noise = self._draws(_DRAWS)
+        squares = [float(np.mean([Size.of(one[at]).rms ** 2 for one in noise])) for at in range(len(self._floors))]
+        return [1.0 / (square + floor**2 + np.finfo(float).tiny) for square, floor in zip(squares, self._floors, strict=True)]
 
     @cached_property
     def _sizes(self) -> list[Results]:
-        """How what is returned changes with the size of each weight of the target's that is another, and with what codes count from."""
-        ran = []
+        """How what is handed on changes with the size of each weight of the target's that is another, and with what codes count from."""
+        found: list[Results] = []
         for name in sorted(self._stored.own_weights.target):
-            if not self._stored.is_real(name):
-                continue
-            self._stored.scale(name, 1.0 + _PART)
-            ran.append(self._run("target", Change()))
-            self._stored.scale(None)
-        shifted = {call: {at: made + _PART for at, made in self._theirs.results[call].items()} for call in self._stored.codes.target}
-        ran += [self._run("target", Change(shifted))] if shifted else []
-        found = [self._apart(one, self._theirs) for one in ran if one is not None]
-        return [[off / _PART for off in change] for change in found if change is not None]
-
-    def _undone(self, local: Local, base: Base) -> list[Results]:
-        """How what is returned changes where one program does at a finding as the other does, in each way in which that can be tried."""
-        r, t = local.calls
-        reference, target = self._setting.runs
-        if (r >= 0 and reference.is_module(r)) or (t >= 0 and target.is_module(t)):
-            return []
-        if r < 0 or t < 0:
-            side, before = ("target", self._theirs) if r < 0 else ("reference", base.ran)
-            ways = self._without(side, t if r < 0 else r, before)
-        else:
-            side, before = "reference", base.ran
-            ways = self._taken(local, before)
-            if (way := self._in_its_way(local)) is not None and r not in base.changed.ways:
-                given = self._programs.run(
-                    "reference", looked_at=r, kept=self._kept, taken=base.changed.taken, redone=base.changed.ways
-                ).operands.get(r)
-                ways += [Change({r: way(given)})] if given is not None else []
-        found = []
-        for one in ways:
-            part = Change(_in_part(one.taken, before))
-            ran = self._run(side, part if r < 0 else base.changed.beside(part))
-            change = None if ran is None else self._apart(ran, before)
-            found += [] if change is None else [[off / _PART for off in change]]
+            if self._stored.is_real(name):
+                self._stored.scale(name, 1.0 + _PART)
+                found += self._changed("target", Change(), self._theirs)
+                self._stored.scale(None)
+        if self._stored.codes.target:
+            found += self._changed("target", Change(dict.fromkeys(self._stored.codes.target, shifted(_PART))), self._theirs)
         return found
 
-    def _in_its_way(self, local: Local) -> Way | None:
-        """What the target's call makes of what the reference's is given: with its own scalars, and its own weights. None for the same."""
+    def _undone(self, local: Local, base: Base) -> list[Results]:
+        """How what is handed on changes where one program does at a finding as the other does, in each way in which that can be tried."""
+        if any(call >= 0 and run.is_module(call) for run, call in zip(self._setting.runs, local.calls, strict=True)):
+            return []
+        r, t = local.calls
+        if r < 0:
+            side, before, ways = "target", self._theirs, self._without("target", t)
+        else:
+            side, before = "reference", base.ran
+            ways = self._without("reference", r) if t < 0 else [*self._taken(local), *self._in_its_way(local)]
+        found: list[Results] = []
+        for one in ways:
+            part = one.in_part(_PART)
+            found += self._changed(side, part if r < 0 else base.changed.then(part), before)
+        return found
+
+    def _changed(self, side: str, changed: Change, before: Ran) -> Iterator[Results]:
+        """What a part of a change does to what is handed on, as the whole of it would; nothing where it does not run."""
+        ran = self._run(side, changed)
+        change = None if ran is None else self._apart(self._handed(side, ran), self._handed(side, before))
+        if change is not None:
+            yield [off / _PART for off in change]
+
+    def _in_its_way(self, local: Local) -> list[Change]:
+        """What the target's call makes of what the reference's is given: with its own scalars, and its own weights."""
         reference, target = self._setting.runs
         ours, theirs = reference.operation(local.calls[0]), target.operation(local.calls[1])
-        made = self._ours.results.get(ours.call)
-        if made is None:
-            return None
-        weights = {
-            position: self._stored.for_target(value)
-            for position, value in theirs.inputs.items()
-            if (weight := target.weight(value)) is not None and weight[0] in self._stored.own_weights.target
-        }
+        if ours.inputs.keys() != theirs.inputs.keys():
+            return []
+        mine = self._stored.own_weights.target
+        own = {at: value for at, value in theirs.inputs.items() if (weight := target.weight(value)) is not None and weight[0] in mine}
 
-        def way(given: Arguments) -> Mapping[str, Array]:
-            return run_once(target, theirs, {**operands_by_position(ours, given), **weights})
+        def way(given: Arguments, made: Mapping[str, Array]) -> Mapping[str, Array]:
+            weights = {position: self._stored.for_target(value) for position, value in own.items()}
+            return instead(run_once(target, theirs, {**operands_by_position(ours, given), **weights}))(given, made)
 
-        try:
-            given = self._programs.run("reference", looked_at=ours.call, kept=self._kept).operands.get(ours.call)
-            results = {} if given is None else way(given)
-        except CannotReplay:
-            return None
-        fits = results.keys() == made.keys() and all(results[at].shape == made[at].shape for at in made)
-        return way if fits else None
+        return [Change({ours.call: way})]
 
-    def _taken(self, local: Local, ran: Ran) -> list[Change]:
+    def _taken(self, local: Local) -> list[Change]:
         """What the target makes at a finding, in place of what the reference does."""
-        r, t = local.calls
-        ours, theirs = ran.results.get(r), self._theirs.results.get(t)
-        if ours is None or theirs is None or ours.keys() != theirs.keys():
-            return []
-        return [Change({r: theirs})] if all(ours[at].shape == theirs[at].shape for at in ours) else []
+        theirs = self._theirs.results.get(local.calls[1])
+        return [] if theirs is None else [Change({local.calls[0]: instead(theirs)})]
 
-    def _without(self, side: str, call: int, ran: Ran) -> list[Change]:
-        """A call left out: what it was given goes on in its place, or nothing does where that is of another shape."""
-        made = ran.results.get(call)
+    def _without(self, side: str, call: int) -> list[Change]:
+        """A call left out."""
         operation = getattr(self._setting.runs, side).operation(call)
-        if made is None or operation.writes or set(made) != {"out"}:
-            return []
-        given = self._programs.run(side, looked_at=call, kept=self._kept).operands.get(call)
-        for operand in given.args if given is not None else ():
-            if isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and operand.shape == made["out"].shape:
-                return [Change({call: {"out": operand}})]
-        return [Change({call: {"out": np.zeros_like(made["out"])}})]
+        return [] if operation.writes or set(operation.outputs) != {"out"} else [Change({call: without})]
 
-    def _run(self, side: str, changed: Change, *, rounding: bool = False, watch: bool = False) -> Ran | None:
+    def _run(self, side: str, changed: Change, *, rounding: bool = False) -> Ran | None:
         try:
             noise = self._stored.rounding_of_codes(side) if rounding else None
-            return self._programs.run(side, kept=self._kept, taken=changed.taken, redone=changed.ways, noise=noise, watch=watch)
+            return self._programs.run(side, kept=self._kept, redone=changed.ways, noise=noise)
         except CannotReplay:
             return None
 
@@ -255,25 +220,30 @@ class Region:
         """What roundings of the weights make of the difference, drawn at least `count` times."""
         while len(self._noise) < count:
             self._stored.move(len(self._noise))
-            ran = [self._run(side, Change(), rounding=True) for side in ("target", "reference")]
+            moved = []
+            for side, exact in (("target", self._theirs), ("reference", self._ours)):
+                ran = self._run(side, Change(), rounding=True)
+                off = None if ran is None else self._apart(self._handed(side, ran), self._handed(side, exact))
+                if off is None:
+                    raise CannotReplay("roundings of the weights make something that is not finite")
+                moved.append(off)
             self._stored.move(None)
-            moved = [None if one is None else self._apart(one, exact) for one, exact in zip(ran, (self._theirs, self._ours), strict=True)]
-            if moved[0] is None or moved[1] is None:
-                raise CannotReplay("roundings of the weights make something that is not finite")
-            self._noise.append([one - other for one, other in zip(moved[0], moved[1], strict=True)])
+            self._noise.append([one - other for one, other in zip(*moved, strict=True)])
         return self._noise
 
-    def _apart(self, one: Ran, other: Ran) -> Results | None:
-        """The difference of what two programs return; None where whole numbers, or what is not finite, differ."""
-        found = []
-        padded = self._setting.padded
-        for position, values in self._programs.body.interface.outputs:
-            x, y = _returned(one, self._programs.body.calls, position), _returned(other, self._programs.body.calls, position)
-            if x is None or y is None:
-                return None
+    def _handed(self, side: str, ran: Ran) -> Iterator[Array]:
+        """What a program hands on, in the forms that the reference's has."""
+        forms = self._programs.body.forms
+        for pair, at, values in self._cuts:
             shapes = [run.file.shape(value) for run, value in zip(self._setting.runs, values, strict=True)]
-            x, y = (self._programs.body.forms.counted(made, shapes[0], shapes[1]) for made in (x, y))
-            x = without_padding(x, y, padded)
+            made, own = ran.cuts[getattr(Both(*pair), side), at], self._ours.cuts[pair[0], at]
+            yield as_mask(forms.counted(made, shapes[0], shapes[1]), forms.counted(own, shapes[0], shapes[1]))
+
+    def _apart(self, ones: Iterable[Array], others: Iterable[Array]) -> Results | None:
+        """The difference of what two programs hand on; None where whole numbers, or what is not finite, differ."""
+        found = []
+        for one, other in zip(ones, others, strict=True):
+            x, y = self._setting.alike(one, other)
             if x.dtype.kind != "f":
                 if not np.array_equal(x, y):
                     return None
@@ -285,30 +255,9 @@ class Region:
         return found or None
 
     def _ratio(self, left: Results, noise: Sequence[Results]) -> float:
-        worst = 0.0
-        for at, off in enumerate(left):
-            spread = np.stack([one[at] for one in noise])
-            floor = np.full(spread.shape, self._floors[at])
-            worst = max(worst, ratio_to_spread(np.broadcast_to(off, spread.shape), spread, floor))
-        return worst
-
-
-def _in_part(taken: Taken, ran: Ran) -> dict[int, dict[str, Array]]:
-    """Results that lie a part of the way from what was made to what is to be taken over."""
-    found: dict[int, dict[str, Array]] = {}
-    for call, results in taken.items():
-        made = ran.results[call]
-        found[call] = {at: made[at] + _PART * (there - made[at]) if there.dtype.kind == "f" else there for at, there in results.items()}
-    return found
-
-
-def _returned(ran: Ran, calls: tuple[int, int], position: str) -> Array | None:
-    return next((ran.cuts[call, position] for call in calls if (call, position) in ran.cuts), None)
-
-
-def _rms(made: Array) -> float:
-    finite = made[np.isfinite(made)]
-    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+        """What is left over what roundings make, the worst of what is handed on."""
+        spreads = [Size.together(Size.of(one[at]) for one in noise) for at in range(len(left))]
+        return max(ratio_of(Size.of(off), spread, Size(by, by)) for off, spread, by in zip(left, spreads, self._floors, strict=True))
 
 
 def _dot(one: Results, other: Results, scale: Sequence[float]) -> float:

@@ -56,7 +56,7 @@ def _choices(programs: Programs, counts: set[int]) -> Both[list[tuple[int, int]]
     made: list[tuple[int, int]] = []
     for reference, target in programs.aligned.items():
         one, other = programs.runs.reference.operation(reference), programs.runs.target.operation(target)
-        if one.name.split(".")[1] in _CHOOSE:
+        if one.base in _CHOOSE:
             made += [(value, other.outputs[position]) for position, value in one.outputs.items() if position in other.outputs]
     return Both(coming, made).map(lambda pairs: [pair for pair in pairs if _is_choice(programs, pair, counts)])
 
@@ -88,7 +88,7 @@ def _of_the_reference(programs: Programs, counts: set[int]) -> Tokens | None:
     found: Tokens | None = None
     for decision in programs.run("reference").decisions:
         rows = np.asarray(decision.differs)
-        if decision.operation.name.split(".")[1] not in _CHOOSE or rows.ndim != 2 or rows.shape[0] not in counts:
+        if decision.operation.base not in _CHOOSE or rows.ndim != 2 or rows.shape[0] not in counts:
             return None
         apart = np.asarray(rows.any(axis=1))
         found = apart if found is None or found.size != apart.size else found | apart

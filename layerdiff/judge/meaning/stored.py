@@ -109,14 +109,14 @@ class Stored(Incoming):
             one = format is None or whole.dtype.kind != "f" or not whole.size or bool(np.all(whole == whole.reshape(-1)[0]))
             self._moved[key] = None if one or format is None else rounding_drawn(whole, format, self._random)
         moved = self._moved[key]
-        return None if moved is None else viewed(run, moved, weight[1], value)
+        return None if moved is None else viewed(run, moved, weight.whole, weight.place)
 
 
 def rounding_drawn(stored: Array, format: Format, random: np.random.Generator) -> Array:
     """What the exact values may have been of which `stored` are the nearest numbers of the format: within half a unit in the last place."""
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.abs(stored)))
-    half = format.unit * np.exp2(np.where(np.isfinite(exponent), exponent, -np.inf))
+    half = np.maximum(format.unit * np.exp2(np.where(np.isfinite(exponent), exponent, -np.inf)), format.smallest_subnormal / 2)
     return np.array(stored + half * random.uniform(-1.0, 1.0, stored.shape))
 
 
@@ -188,8 +188,7 @@ def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str]]) -> fr
 def _unpacks(run: Recorded, operation: Operation) -> bool:
     """Whether a call makes a matrix of floats of one of whole numbers, element by element."""
     made = operation.outputs.get("out")
-    base = operation.name.split(".")[1] if operation.name.count(".") >= 2 else operation.name
-    if made is None or base not in ("_to_copy", "mul") or _kind(run, made) != "float" or len(run.file.shape(made)) < 2:
+    if made is None or operation.base not in ("_to_copy", "mul") or _kind(run, made) != "float" or len(run.file.shape(made)) < 2:
         return False
     given = [v for v in operation.inputs.values() if _kind(run, v) == "integer" and run.file.dtype_name(v) != "int64"]
     return len(given) == 1 and np.prod(run.file.shape(given[0])) == np.prod(run.file.shape(made))

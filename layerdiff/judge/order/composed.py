@@ -105,8 +105,7 @@ def composed_sum(run: Recorded, operation: Operation) -> Composed | None:
 
 
 def _plain_addition(operation: Operation) -> bool:
-    picture = operation.picture if isinstance(operation.picture, dict) else {}
-    return len(operation.inputs) == 2 and picture.get("kwargs", {}).get("alpha", 1) == 1
+    return len(operation.inputs) == 2 and operation.picture is not None and operation.picture["kwargs"].get("alpha", 1) == 1
 
 
 def _source(operation: Operation) -> int | None:

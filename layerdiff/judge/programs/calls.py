@@ -9,7 +9,6 @@ from typing import Any
 
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.programs.bodies import Body, tokens_of
-from layerdiff.judge.programs.wiring import is_float_cast
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 
@@ -33,7 +32,7 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
                 kept.append(item)
                 continue
             operation = run.operation(item)
-            if is_float_cast(run, operation):
+            if run.is_float_cast(operation):
                 continue
             shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
             if leading is not None:

@@ -18,7 +18,7 @@ from layerdiff.align.filling import leading
 from layerdiff.arithmetic.formats import format_named, round_to
 from layerdiff.judge.programs.fused import FusedRows
 from layerdiff.judge.programs.quantised import quantised_width
-from layerdiff.replay.recorded import Recorded, row_major
+from layerdiff.replay.recorded import Place, Recorded, Weight, row_major
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.schema import ValueKind
@@ -98,24 +98,21 @@ class Constants:
         pair = self.pair(compared)
         return ("both", compared) if pair is not None and pair.same else (side, name)
 
-    def contents(self, weight: tuple[str, int], value: int) -> Array:
-        """What the reference's program reads of a constant at the place of `value`: the target's where it is the same.
+    def contents(self, weight: Weight, value: int) -> Array:
+        """What the reference's program reads of a constant at a value: the target's where it is the same.
 
         Raises CannotReplay where its bytes were not kept.
         """
-        pair = self.pair(weight[0])
+        pair, run = self.pair(weight.name), self._runs.reference
         if pair is None or not pair.same:
-            rows = self._fused.instead(weight[1]) if pair is None or np.isinf(pair.difference) else None
+            rows = self._fused.instead(weight.whole) if pair is None or np.isinf(pair.difference) else None
             if rows is None and pair is not None and pair.filled is not None:
                 rows = self._with_filling(pair, *pair.filled)
-            return self._contents(self._runs.reference, value) if rows is None else viewed(self._runs.reference, rows, weight[1], value)
-        run, file = self._runs.reference, self._runs.reference.file
-        if value == weight[1] or file.shape(value) == file.shape(weight[1]):
-            whole = run.place(weight[1])
-            place = run.place(value)
-            if (place.offset, place.shape, place.strides) == (whole.offset, whole.shape, whole.strides):
-                return self._contents(self._runs.target, pair.target)
-        return viewed(run, self._contents(self._runs.target, pair.target), weight[1], value)
+            return read_weight(run, value, self._contents) if rows is None else viewed(run, rows, weight.whole, weight.place)
+        theirs, whole = self._contents(self._runs.target, pair.target), run.place(weight.whole)
+        if (weight.place.offset, weight.place.shape, weight.place.strides) == (whole.offset, whole.shape, whole.strides):
+            return theirs
+        return viewed(run, theirs, weight.whole, weight.place)
 
     def _filled(self, ours: int, theirs: int) -> tuple[int, int] | None:
         """Of a constant that is longer in one run, in one dimension: what both have, where it is the same."""
@@ -148,9 +145,17 @@ class Constants:
         return FusedRows(self._runs, self._contents, alone)
 
 
-def viewed(run: Recorded, contents: Array, whole: int, value: int) -> Array:
-    """The part of `contents`, which stand for a whole constant of a run, that a view of it shows."""
-    base, place = run.place(whole), run.place(value)
+def read_weight(run: Recorded, value: int, contents: Callable[[Recorded, int], Array]) -> Array:
+    """What a value holds: of a cast of a weight the weight's own numbers, since casts are left out of programs. Raises CannotReplay."""
+    weight = run.weight(value)
+    if weight is None or weight.place == run.place(value) or not run.file.has_bytes(weight.whole):
+        return contents(run, value)
+    return viewed(run, contents(run, weight.whole), weight.whole, weight.place)
+
+
+def viewed(run: Recorded, contents: Array, whole: int, place: Place) -> Array:
+    """The part of `contents`, which stand for a whole constant of a run, that lies at a place in it."""
+    base = run.place(whole)
     dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
     if dense and contents.flags.c_contiguous and place.extent <= contents.size:
         return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
@@ -197,6 +202,11 @@ def is_masked(x: Array) -> NDArray[np.bool_]:
     """Elements that mean "not at all" in an additive mask: -inf, and the lowest finite number of float16, bfloat16 or float32."""
     masked: NDArray[np.bool_] = (x <= -3.3e38) | (x == -65504.0)
     return masked
+
+
+def unmasked(x: Array) -> Array:
+    """The lowest number of any dtype as -inf: in an additive mask they mean one thing."""
+    return np.where(is_masked(x), -np.inf, x) if x.dtype.kind == "f" else x
 
 
 def as_mask(mask: Array, like: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body, Pair
-from layerdiff.judge.programs.constants import Constants, as_mask
+from layerdiff.judge.programs.constants import Constants, as_mask, read_weight
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
@@ -97,9 +97,8 @@ class Incoming:
         run: Recorded = getattr(self._runs, side)
         weight = run.weight(value)
         if weight is not None:
-            place = run.place(value)
-            offset = place.offset - run.place(weight[1]).offset
-            return ("weight", self._constants.number(side, weight[0]), offset, place.shape, place.strides)
+            offset = weight.place.offset - run.place(weight.whole).offset
+            return ("weight", self._constants.number(side, weight.name), offset, weight.place.shape, weight.place.strides)
         if side == "target":
             return ("target", value)
         partner = self.partner(value)
@@ -137,7 +136,7 @@ class Incoming:
 
     def for_target(self, value: int) -> Array:
         """The contents that the target's program reads. Raises CannotReplay."""
-        return self._contents(self._runs.target, value)
+        return read_weight(self._runs.target, value, self._contents)
 
 
 __all__ = ["Incoming", "Pair"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import ContractError
-from layerdiff.arithmetic.formats import accumulator_for
+from layerdiff.arithmetic.formats import accumulator_for, rounding_of
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.replay.recorded import Operation, Recorded
@@ -24,10 +24,9 @@ Noise = Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]
 _PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "_grouped_mm", "addmv", "mv", "dot"})
 
 
-def is_product(name: str) -> bool:
-    """Whether an operator is a matrix product, a convolution or attention: what autocast computes in the lower dtype."""
-    base = name.split(".")[1] if name.count(".") >= 2 else name
-    return base in _PRODUCTS or "attention" in base
+def is_product(operation: Operation) -> bool:
+    """Whether a call is a matrix product, a convolution or attention: what autocast computes in the lower dtype."""
+    return operation.base in _PRODUCTS or "attention" in operation.base
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Rounding:
                 candidates: list[str | None] = [self._dtype(value)] if beside is None else [files.target.dtype_name(beside)]
                 if beside is None:
                     candidates.append(coarsest)
-                    if is_product(operation.name):
+                    if is_product(operation):
                         candidates.append(self.product_dtype)
                 names[value] = max(candidates, key=self._unit)
             return self._noisy(operation, args, results, lambda value: names.get(value))
@@ -110,23 +109,25 @@ class Rounding:
                 found[position] = made
                 continue
             value = operation.outputs.get(position)
-            unit = self._unit(None if value is None else dtype_of(value))
-            noise = unit * np.abs(np.where(np.isfinite(made), made, 0.0)) * self._random.uniform(-1.0, 1.0, made.shape)
+            most = rounding_of(None if value is None else dtype_of(value), np.where(np.isfinite(made), made, 0.0))
+            noise = most * self._random.uniform(-1.0, 1.0, made.shape)
             if i < len(spreads):
                 sigma = np.broadcast_to(np.where(np.isfinite(spreads[i].sigma), spreads[i].sigma, 0.0), made.shape)
                 noise = noise + sigma * self._random.standard_normal(made.shape)
             found[position] = np.array(made + noise)
         return found
 
-    def unit_of_operands(self, operation: Operation) -> float:
-        """Unit roundoff of the coarsest float operand of the reference's call, as the target is expected to keep it."""
-        return max((self._unit(self._dtype(value)) for value in operation.inputs.values()), default=0.0)
+    def of_operands(self, operation: Operation, size: Array) -> Array:
+        """How far rounding may move operands of that size of the reference's call, in the coarsest dtype that the target is to keep one."""
+        dtypes = {self._dtype(value) for value in operation.inputs.values()}
+        found: Array = np.max([np.zeros(np.shape(size)), *(rounding_of(dtype, size) for dtype in dtypes)], axis=0)
+        return found
 
-    def unit_at(self, body: Body, pair: tuple[int, int], position: str, *, expected: bool) -> float:
-        """Unit roundoff at which a value that crosses a cut is expected to be kept; as the target keeps it where nothing is amiss."""
+    def dtype_at(self, body: Body, pair: tuple[int, int], position: str, *, expected: bool) -> str | None:
+        """The dtype in which a value that crosses a cut is expected to be kept; as the target keeps it where nothing is amiss."""
         crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
         values = next(values for at, values in crossing if at == position)
-        return self._unit(self._dtype(values[0]) if expected else self.runs.target.file.dtype_name(values[1]))
+        return self._dtype(values[0]) if expected else self.runs.target.file.dtype_name(values[1])
 
     def coarsest(self, body: Body) -> float:
         """Unit roundoff of the coarsest value that either run hands into or out of a body."""

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.noise import Noise
-from layerdiff.judge.programs.wiring import is_float_cast
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.program import Child, Part, run_calls
@@ -29,6 +28,8 @@ from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 _CASTS: Final = ("aten._to_copy.default",)
+Redone = Callable[[Arguments, Mapping[str, Array]], Mapping[str, Array]]
+"""Other results of a call, from its operands and those that it makes. Raises CannotReplay where there are none."""
 
 
 @dataclass
@@ -88,18 +89,18 @@ class Programs:
         side: str,
         *,
         noise: Noise | None = None,
-        watch: bool = False,
+        watch: bool | frozenset[int] = False,
         kept: frozenset[int] = frozenset(),
         taken: Mapping[int, Mapping[str, Array]] = {},
         looked_at: int = -1,
-        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]] = {},
+        redone: Mapping[int, Redone] = {},
         pictures: Mapping[int, Any] = {},
     ) -> Ran:
         """Run the program of one side.
 
-        `noise` is added to each result; `watch` keeps them; the decisions of the calls `kept` are the reference's own; `taken` are
-        results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other results of what
-        calls are given; `pictures` are other arguments of calls. Raises CannotReplay where something that is needed was not recorded.
+        `noise` is added to each result; `watch` keeps them, all or of some calls; the decisions of the calls `kept` are the reference's
+        own; `taken` are results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other
+        results of calls; `pictures` are other arguments. Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
@@ -122,11 +123,11 @@ class _Watcher:
         side: str,
         ran: Ran,
         noise: Noise | None,
-        watch: bool,
+        watch: bool | frozenset[int],
         kept: frozenset[int],
         taken: Mapping[int, Mapping[str, Array]],
         looked_at: int,
-        redone: Mapping[int, Callable[[Arguments], Mapping[str, Array]]],
+        redone: Mapping[int, Redone],
     ) -> None:
         self._programs, self._side, self._ran = programs, side, ran
         self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
@@ -142,14 +143,16 @@ class _Watcher:
         if taken is None and not operation.random:
             return None
         result = self._recorded(operation) if taken is None else taken
-        if self._watch:  # made like any other: or a call that was taken over would be named again, in place of what lies behind it
+        if self._watches(
+            operation.call
+        ):  # made like any other: or a call that was taken over would be named again, in place of what lies behind it
             self._ran.results[operation.call] = dict(result)
         return result
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other: Mapping[str, Array] | None = None
         if operation.call in self._redone:
-            results = dict(self._redone[operation.call](args))
+            results = dict(self._redone[operation.call](args, results))
             other = results
         if operation.call == self._looked_at:
             self._ran.operands[operation.call] = copied(args)
@@ -168,10 +171,13 @@ class _Watcher:
                 other = None
         elif self._noise is not None:
             other = self._noise(operation, args, results)
-        if self._watch and not is_float_cast(self._run, operation):
+        if self._watches(operation.call) and not self._run.is_float_cast(operation):
             shown = results if other is None else other
             self._ran.results[operation.call] = {position: _kept(made) for position, made in shown.items()}
         return other
+
+    def _watches(self, call: int) -> bool:
+        return self._watch if isinstance(self._watch, bool) else call in self._watch
 
     def handed(self, call: int, position: str, contents: Array) -> None:
         self._ran.cuts[call, position] = contents
@@ -285,7 +291,7 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
     differs = own[position] != other[position]
     operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
     first = operands[0]
-    if operation.name.split(".")[1] in ("argmax", "argmin") and own[position].shape != first.shape:
+    if operation.base in ("argmax", "argmin") and own[position].shape != first.shape:
         flat = own[position].ndim == 0 or own[position].size == 1
         if np.any(_beyond(args, other[position], flat=flat)):
             return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape), differs)

@@ -12,9 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.beside import FormsAt, as_they_are
+from layerdiff.align.beside import Forms, FormsAt, as_they_are
 from layerdiff.judge.local import Local
+from layerdiff.judge.programs.constants import as_mask, unmasked
 from layerdiff.judge.programs.noise import Rounding
+from layerdiff.judge.programs.padding import without_padding
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 
@@ -66,3 +68,13 @@ class Setting:
     """In which forms the two runs have the values of each step."""
     laid: bool = False
     """Whether the target's program is the reference's, with values of its own laid over it: then every cut is held against it."""
+
+    def beside(self, forms: Forms, reference: Array, target: Array) -> tuple[Array, Array] | None:
+        """What counts of two values of a cut, as it is compared; None where they are not forms of one thing."""
+        found = forms.beside(reference, target)
+        return None if found is None else self.alike(*found)
+
+    def alike(self, reference: Array, target: Array) -> tuple[Array, Array]:
+        """Two values of one shape with masks in one form, and at padded positions the same."""
+        target = as_mask(target, reference)
+        return unmasked(without_padding(reference, target, self.padded)), unmasked(target)

@@ -2,13 +2,13 @@
 
 A cache that prefill writes and only decoding reads, a running mean, a ring of keys: no module hands it on, and whoever reads it
 takes the target's. So it is judged where it is made, or nowhere. Which two values are one state is told by their readers: aligned
-calls, at the same position. State that nobody reads in the recorded steps is not looked at.
+calls, at the same position. State that nobody reads in the recorded steps is not looked at; the cast of a weight is none.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from layerdiff.judge.programs.bodies import Body, Interface, Pair
@@ -21,12 +21,15 @@ def with_states(runs: Both[Recorded], all_bodies: Sequence[Body], calls: Mapping
     homes = Both(_homes(runs.reference, all_bodies, "reference"), _homes(runs.target, all_bodies, "target"))
     makers = Both(_Makers(runs.reference, homes.reference), _Makers(runs.target, homes.target))
     found: list[dict[Pair, None]] = [{} for _ in all_bodies]
-    for reference, target in calls.items():
+    for reference in sorted(runs.reference.readers(makers.reference.memories)):
+        target = calls.get(reference)
+        if target is None:
+            continue
         here = homes.reference.get(reference)
         ours, theirs = runs.reference.operation(reference).inputs, runs.target.operation(target).inputs
         for position, value in ours.items():
             other = theirs.get(position)
-            if other is None or runs.reference.file.shape(value) != runs.target.file.shape(other):
+            if other is None or runs.reference.file.shape(value) != runs.target.file.shape(other) or runs.target.weight(other) is not None:
                 continue
             made = makers.reference.home(value)
             if made is not None and made != here and made == makers.target.home(other):
@@ -70,6 +73,11 @@ class _Makers:
                 self._writes.setdefault(memory, []).append((version, home))
         for writes in self._writes.values():
             writes.sort()
+
+    @property
+    def memories(self) -> Iterable[int]:
+        """Those that some body made or wrote to."""
+        return self._writes.keys()
 
     def _made(self, call: int) -> Iterator[tuple[int, int]]:
         operation = self._run.operation(call)

@@ -17,9 +17,10 @@ from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
 
+_EXACT: Final = 1 << 53
+"""Up to which a whole number is a float, and no other one is the same float."""
 _NO_MEANING: Final = frozenset({"device", "pin_memory", "layout", "non_blocking"})
 """Keyword arguments that say where a result lies, not what it is."""
-_CASTS: Final = frozenset({"aten._to_copy.default"})
 
 
 class Wiring:
@@ -68,7 +69,7 @@ class Wiring:
                     of_value[values[here]] = self._number("incoming", incoming.number(side, values[here]))
                 continue
             operation = run.operation(item)
-            if is_float_cast(run, operation):
+            if run.is_float_cast(operation):
                 of_value[operation.outputs["out"]] = read(operation.inputs["in[0]"])
                 continue
             tensors = {position: read(value) for position, value in operation.inputs.items()}
@@ -95,19 +96,11 @@ class Wiring:
         return ours is not None and ours == theirs
 
 
-def is_float_cast(run: Recorded, operation: Operation) -> bool:
-    """Whether a call does nothing but change one float dtype to another."""
-    if operation.name not in _CASTS or set(operation.inputs) != {"in[0]"} or set(operation.outputs) != {"out"}:
-        return False
-    kinds = [dtype_named(run.file.dtype_name(value)) for value in (operation.inputs["in[0]"], operation.outputs["out"])]
-    return all(kind is not None and kind.kind == "float" for kind in kinds)
-
-
 def _scalars(operation: Operation) -> str:
     """The arguments that are no tensors, as one text; float dtypes are all one."""
-    picture = operation.picture if isinstance(operation.picture, Mapping) else {}
-    kwargs = {name: item for name, item in picture.get("kwargs", {}).items() if name not in _NO_MEANING}
-    return json.dumps([_neutral(picture.get("args", [])), _neutral(kwargs)], sort_keys=True)
+    picture = operation.picture or {"args": [], "kwargs": {}}
+    kwargs = {name: item for name, item in picture["kwargs"].items() if name not in _NO_MEANING}
+    return json.dumps([_neutral(picture["args"]), _neutral(kwargs)], sort_keys=True)
 
 
 def _neutral(thing: Any) -> Any:
@@ -119,4 +112,4 @@ def _neutral(thing: Any) -> Any:
         return {name: _neutral(item) for name, item in thing.items()}
     if isinstance(thing, list):
         return [_neutral(item) for item in thing]
-    return float(thing) if isinstance(thing, int) and not isinstance(thing, bool) else thing
+    return float(thing) if isinstance(thing, int) and not isinstance(thing, bool) and abs(thing) <= _EXACT else thing

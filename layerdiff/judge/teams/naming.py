@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
 from layerdiff.judge.meaning.mending import other_scalars, with_scalars
-from layerdiff.judge.meaning.naming import COPIES, numbers_in, shown, unmasked
+from layerdiff.judge.meaning.naming import COPIES, numbers_in, shown
 from layerdiff.judge.meaning.reach import reaching
+from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
@@ -71,7 +72,7 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
             at = alone if alone in step else next(iter(step))
             texts = shown(programs.runs.target[at], step[at]), shown(run, call)
             found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))
-    more = [one for one in found if run.operation(one.reference).name.split(".")[1] not in COPIES]
+    more = [one for one in found if run.operation(one.reference).base not in COPIES]
     mended: dict[int, bool] = {}
     for one in [one for one in found if one.static is not None][:_MOST]:
         mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again)

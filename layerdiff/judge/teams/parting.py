@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.placements import infer, matched_places
-from layerdiff.judge.meaning.naming import unmasked
+from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.padding import dead_elements, where_finite
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.bodies import TeamBody

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import allowed_margin, flip_of
 from layerdiff.judge.meaning.precision import ratio_to_spread
@@ -65,7 +66,7 @@ class TeamRounding:
 def _product_dtype(run: Recorded) -> str | None:
     counted: Counter[str] = Counter()
     for call in range(len(run.file.calls)):
-        if not run.is_module(call) and is_product((operation := run.operation(call)).name):
+        if not run.is_module(call) and is_product(operation := run.operation(call)):
             counted.update(run.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
     return counted.most_common(1)[0][0] if counted else None
 
@@ -78,8 +79,7 @@ def decisions(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan) -> 
     for at, decision in ours.decisions.items():
         step = programs.steps[programs.partner[at]]
         there = next(iter(step.items()))
-        unit = rounding.reference[at[0]].unit_of_operands(decision.operation)
-        allowed = allowed_margin(decision, ours.operands.get(at), noisy.operands.get(at), unit)
+        allowed = allowed_margin(rounding.reference[at[0]], decision, ours.operands.get(at), noisy.operands.get(at))
         flip = flip_of(decision, (at[1], there[1]), allowed, wrong=bool(np.any(decision.margin > allowed)))
         yield there, flip if flip.notice else replace(flip, verdict=Verdict.UNEXPLAINED)
 
@@ -130,8 +130,7 @@ def _ratio(programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: 
     if any(part.dtype.kind != "f" for part in recorded) or spread[0].dtype.kind != "f":
         return None
     made = [theirs.cuts[file][crossing.key] for file, _ in held.parts]
-    known = dtype_named(programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1]))
-    unit = known.unit_roundoff or 0.0 if known is not None and known.kind == "float" else 0.0
+    dtype = programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1])
     with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
         error = held.joined(recorded) - held.joined(made)
-    return ratio_to_spread(error, spread[0].reshape(error.shape), (unit * spread[1]).reshape(error.shape))
+    return ratio_to_spread(error, spread[0].reshape(error.shape), rounding_of(dtype, spread[1]).reshape(error.shape))

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
-from layerdiff.judge.programs.constants import as_mask
+from layerdiff.judge.programs.constants import as_mask, read_weight
 from layerdiff.judge.programs.noise import Noise
 from layerdiff.judge.programs.running import Decision, compare_decisions, copied, decides, follow
-from layerdiff.judge.programs.wiring import is_float_cast
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.exchange import Exchange
 from layerdiff.judge.teams.weights import Weights
@@ -150,7 +149,7 @@ class _Watcher:
     def incoming(self, value: int) -> Array:
         programs, run = self._programs, self._run
         if self._side == "target":
-            return programs.contents(run, value)
+            return read_weight(run, value, programs.contents)
         found = self._supplied.get((self._file, value))
         if found is not None:
             chosen = programs.own_choices and found.dtype.kind in "iu"
@@ -178,7 +177,7 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         at = self._file, operation.call
-        if not is_float_cast(self._run, operation):
+        if not self._run.is_float_cast(operation):
             self._ran.results[at] = {position: np.array(made) for position, made in results.items()}
         if not decides(operation, args, results):
             return None if self._noise is None else self._noise(operation, args, results)
@@ -262,7 +261,7 @@ def _tokens(body: TeamBody, side: str, file: int) -> tuple[list[Any], list[int]]
     tokens: list[Any] = []
     calls: list[int] = []
     for item in part.items:
-        if item not in part.children and is_float_cast(part.run, part.run.operation(item)):
+        if item not in part.children and part.run.is_float_cast(part.run.operation(item)):
             continue
         tokens.append(("child", rows[item]) if item in part.children else part.run.operation(item).name)
         calls.append(item)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.judge.pairs.placed import Part
-from layerdiff.judge.programs.constants import viewed, whole_constants
+from layerdiff.judge.programs.constants import read_weight, viewed, whole_constants
 from layerdiff.judge.teams.crossings import Crossing
-from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.recorded import Recorded, Weight
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 
@@ -32,9 +32,9 @@ class Weights:
     ) -> None:
         self._runs, self._known, self._contents = runs, known, contents
 
-    def contents(self, file: int, weight: tuple[str, int], value: int) -> Array:
-        """What the reference's program reads at `value`, which lies in the weight (its name, and the whole value). Raises CannotReplay."""
-        name, whole = weight
+    def contents(self, file: int, weight: Weight, value: int) -> Array:
+        """What the reference's program reads at `value`, which lies in the weight. Raises CannotReplay."""
+        name, whole, place = weight
         run = self._runs.reference[file]
         if (file, whole) in self._known:
             crossing = self._known[file, whole]
@@ -46,15 +46,15 @@ class Weights:
             own = ours.divided(logical)[at]
             if ours.is_filled:  # with what the reference filled it up with
                 own = refilled(ours.placement, [own], [self._contents(run, whole)], [at])[0]
-            return viewed(run, np.ascontiguousarray(own), whole, value)
+            return viewed(run, np.ascontiguousarray(own), whole, place)
         parts = [(one, names[name]) for one, names in zip(self._runs.target, self._named, strict=True) if name in names]
         for one, there in parts:
             if one.file.shape(there) == run.file.shape(whole):
-                return viewed(run, self._contents(one, there), whole, value)
+                return viewed(run, self._contents(one, there), whole, place)
         if not parts:
             if run.file.dtype_name(whole) not in self._dtypes:  # rounded, nobody knows where: in compiled code, say
                 raise CannotReplay(f"the ranks recorded no {name}")
-            return self._contents(run, value)
+            return read_weight(run, value, self._contents)
         if len(self._runs.reference) > 1:
             raise CannotReplay(f"how the ranks hold {name} is not known")
         # No call has it as its own: what computes with a weight of another module, which is never called.
@@ -62,7 +62,7 @@ class Weights:
         placement = infer(own, held)
         if placement.kind == "unknown" or not placement.fits or not placement.covers(own.shape):
             raise CannotReplay(f"how the ranks hold {name} is not known")
-        return viewed(run, np.ascontiguousarray(placement.joined(held, own.shape)), whole, value)
+        return viewed(run, np.ascontiguousarray(placement.joined(held, own.shape)), whole, place)
 
     @cached_property
     def _dtypes(self) -> set[str]:

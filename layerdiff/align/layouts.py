@@ -48,6 +48,8 @@ def infer_both(
         found.append((score, placement, whole, other))
     if any(score < FITS and one[2].kind != "nested" for score, *one in found):  # a grid adds up to many a wrong tensor too
         found = [one for one in found if one[3].kind != "nested"]
+    if any(score < FITS and one[0].name != APART for score, *one in found):  # one rank's value leaves out what the others hold
+        found = [one for one in found if one[1].name != APART]
     least = min(score for score, *_ in found)
     fitting = [one for score, *one in found if score <= ALIKE * least + 1e-12]
     placement, whole, other = min(fitting, key=lambda one: _oddity(one[2], one[1].shape))  # of equals the first

@@ -6,6 +6,7 @@ Every reading that the shapes allow is scored, the best is taken, and what fits 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ _NO_DOUBT: Final = 2.0**-7
 _TELLING: Final = 4
 """Numbers of a place that are like those of no other: one or two may come near many."""
 _FEATURES: Final = 12
+_AS_NEAR: Final = 1e-12
+"""Of the size of two rows, how much nearer one may seem by rounding alone."""
 APART: Final = "whole shapes, and the ranks differ"
 """Copies that should agree, or parts of a sum that is off: the numbers do not tell."""
 ENOUGH_ELEMENTS: Final = 1 << 18
@@ -284,7 +287,7 @@ def matched_places(reference: Array, part: Array, dim: int, *, once: bool = Fals
     if part.size == 0:
         return np.empty(0, np.intp)
     inner = reference.size // size
-    random = np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
+    random = _projections(inner)
 
     def features(x: Array) -> NDArray[np.float64]:
         flat = np.moveaxis(x, dim, 0).reshape(x.shape[dim], -1).astype(np.float64)
@@ -293,10 +296,28 @@ def matched_places(reference: Array, part: Array, dim: int, *, once: bool = Fals
     known, mine = features(reference), features(part)
     if once:
         return None if size > _TAKEN_ONCE or len(mine) > size else _each_once(known, mine)
-    at = np.empty(mine.shape[0], np.intp)
-    for begin in range(0, mine.shape[0], 256):
-        apart = np.square(mine[begin : begin + 256, None] - known[None]).sum(-1)
+    return _nearest(known, mine)
+
+
+@lru_cache(maxsize=2)
+def _projections(inner: int) -> NDArray[np.float64]:
+    return np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
+
+
+def _nearest(known: NDArray[np.float64], mine: NDArray[np.float64]) -> NDArray[np.intp]:
+    """For each row the nearest known one, the first of equals."""
+    at = np.empty(len(mine), np.intp)
+    sizes = np.square(known).sum(1)
+    most = float(sizes.max(initial=0.0))
+    for begin in range(0, len(mine), 256):
+        own = mine[begin : begin + 256]
+        apart = sizes - 2.0 * (own @ known.T)  # but for the size of the row itself
+        least = apart.min(axis=1)
         at[begin : begin + 256] = np.argmin(apart, axis=1)
+        near = apart <= (least + _AS_NEAR * (most + np.square(own).sum(1)))[:, None]
+        for row in np.flatnonzero(near.sum(axis=1) > 1).tolist():  # as near as rounding tells
+            some = np.flatnonzero(near[row])
+            at[begin + row] = some[np.argmin(np.square(own[row] - known[some]).sum(-1))]
     return at
 
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from layerdiff.align import nested
 from layerdiff.align.layouts import RANK_BY_RANK, infer_both
 from layerdiff.align.placement import PAD
-from layerdiff.align.placements import by_shapes, infer
+from layerdiff.align.placements import by_shapes, infer, matched_places
 
 Array = NDArray[Any]
 Held = list[list[int]]
@@ -432,6 +433,49 @@ def test_ranks_in_a_grid_of_three_dimensions(adds_up: bool) -> None:
     assert np.allclose(x, found.joined(parts, x.shape), atol=1e-5)
 
 
+def cut_three_times(x: Array, dims: tuple[int, ...], hows: tuple[str, ...]) -> list[Array]:
+    """What 8 ranks hold: halves, in them halves, in them halves; of a dimension, of a sum, or the whole twice."""
+    parts = [x]
+    for dim, how in zip(dims, hows, strict=True):
+        made = []
+        for i, part in enumerate(parts):
+            if how == "cut" and part.shape[dim] % 2 == 0:
+                made += np.split(part, 2, axis=dim)
+            elif how == "sum":
+                some = numbers(*part.shape, seed=100 * dim + i)
+                made += [some, part - some]
+            else:
+                made += [part, part]
+        parts = made
+    return parts
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.1])
+@pytest.mark.parametrize(
+    "hows", [("cut",) * 3, ("cut", "whole", "cut"), ("cut", "cut", "sum"), ("whole", "cut", "cut"), ("cut", "sum", "cut")]
+)
+@pytest.mark.parametrize("dims", [(0, 1, 2), (2, 0, 1), (1, 1, 2)])
+def test_grids_that_are_not_tried_would_not_have_been_taken(
+    dims: tuple[int, ...], hows: tuple[str, ...], noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = numbers(4, 4, 6)
+    parts = cut_three_times((x + noise * numbers(4, 4, 6, seed=7)).astype(np.float32), dims, hows)
+    found = infer(x, parts)
+    monkeypatch.setattr(nested, "_least_error", lambda whole, parts: 0.0)
+    every = infer(x, parts)
+    assert (every.kind, every.name, every.error) == (found.kind, found.name, found.error)
+
+
+@pytest.mark.parametrize("dims", [(0, 1, 2), (2, 1, 0)])
+def test_few_grids_are_tried_where_one_fits(dims: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    with_inner = nested._with_inner
+    monkeypatch.setattr(nested, "_with_inner", lambda *asked: tried.append(1) or with_inner(*asked))
+    x = numbers(4, 16, 32)
+    assert "nested" == infer(x, cut_three_times(x + np.float32(0.002) * numbers(4, 16, 32, seed=7), dims, ("cut",) * 3)).kind
+    assert len(tried) < 20
+
+
 def test_whole_numbers_in_a_grid_must_all_agree() -> None:
     ids = np.random.default_rng(0).integers(0, 5, (4, 8))
     parts = grid_of_three(ids, adds_up=False)
@@ -448,3 +492,22 @@ def test_rows_on_one_rank_may_lie_in_an_order_of_their_own() -> None:
     assert "matched" in found.name
     assert (True, False) == (found.covers(x.shape), found.twice)
     assert "on one rank" == infer(x, [numbers(12, 6, seed=5)]).name  # other rows are another value
+
+
+def test_of_equal_slices_the_first_is_taken_and_near_ones_are_told_apart() -> None:
+    x = numbers(300, 40)
+    x[200] = x[100] + np.float32(1e-5) * numbers(40, seed=3)
+    x[250] = x[40]
+    order = np.random.default_rng(2).permutation(300)
+    at = matched_places(x, x[order], 0)
+    assert at is not None
+    assert np.where(order == 250, 40, order).tolist() == at.tolist()
+
+
+def test_one_value_of_two_layouts_is_no_whole_of_one_rank() -> None:
+    """Which of the ranks' parts may be left out is not told by what rounding makes nearer."""
+    x = numbers(12, 16)
+    rounded = x + np.where(np.arange(12)[:, None] < 3, 0, 1e-3).astype(np.float32) * numbers(12, 16, seed=4)
+    ours, whole, theirs = infer_both(np.split(x, 4), np.split(rounded, 2))
+    assert np.array_equal(whole, x)
+    assert ["sharded along 0, contiguous"] * 2 == [ours.name, theirs.name]

@@ -1,127 +1,37 @@
-"""Global numbers for the layers of a pipeline stage that counts its own from zero: told from the weights, never from names.
-
-A path `layers.0.norm` of a stage is the reference's `layers.8.norm` where its weights have the same bits. One offset must hold for all
-numbered weights of a list of layers that are found at all; weights in another dtype are found by their mean and root mean square, and
-weights that are cut (tensor parallel) are not found.
-"""
+"""Which ranks are one stage of a pipeline, which hands on to which, and what a chain of stages that count from zero has as numbers."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
-Print = tuple[tuple[int, int], str, str]
-"""Fingerprint, dtype and shape of a weight."""
-Figures = tuple[str, str, float, float]
-"""Dtype, shape, mean and root mean square of a weight."""
-_NEAR: Final = 0.01
-"""How far two figures of one weight may be apart, over its root mean square: rounding to bf16 moves them by 1e-4 of it at most."""
-_NEARER: Final = 0.1
-"""How much nearer one layer must be than every other."""
-_NUMBER = re.compile(r"^(.*?)(?:^|\.)(\d+)(?:\.(.*))?$")
-
-
-def split_number(path: str) -> tuple[str, int, str] | None:
-    """`model.layers.3.mlp` as (`model.layers`, 3, `mlp`), at the first number; None where there is none."""
-    found = _NUMBER.match(path)
-    return None if found is None else (found.group(1), int(found.group(2)), found.group(3) or "")
-
-
-def stage_offsets(reference: Mapping[str, Print], stage: Mapping[str, Print], rounded: Iterable[tuple[str, Print]] = ()) -> dict[str, int]:
-    """By list of layers (`model.layers`) what has to be added to a stage's own numbers; nothing for lists that count globally already.
-
-    A list may lie inside another: the experts of a layer (`model.layers.3.mlp.experts`) on a rank that counts its own from zero. A weight
-    speaks where its name differs from the reference's in one number, or in two; where both lists are off, the outer one is found first.
-
-    Args:
-        reference, stage: the bits of each weight, by its whole name.
-        rounded: those that the reference's would have in narrower dtypes.
-    """
-    places: dict[Print, list[list[str]]] = {}
-    for name, bits in (*reference.items(), *rounded):
-        places.setdefault(bits, []).append(name.split("."))
-    votes: dict[str, Counter[int]] = {}
-    for name, bits in stage.items():
-        own = name.split(".")
-        said = {vote for other in places.get(bits, []) for vote in _votes(own, other)}
-        for before, offset in said:
-            votes.setdefault(before, Counter()).update([offset])
-    return _elected(votes)
-
-
-def _votes(own: list[str], other: list[str]) -> Iterator[tuple[str, int]]:
-    """(list, offset) for each number in a name up to the first that differs from another name's; at most two may."""
-    if len(own) != len(other):
-        return
-    differing = [i for i, (mine, theirs) in enumerate(zip(own, other, strict=True)) if mine != theirs]
-    if len(differing) > 2 or not all(own[i].isdecimal() and other[i].isdecimal() for i in differing):
-        return
-    for i, part in enumerate(own[: differing[0] + 1] if len(differing) == 2 else own):
-        if part.isdecimal():
-            yield ".".join(own[:i]), int(other[i]) - int(part)
-
-
-def rounded_stage_offsets(reference: Mapping[str, Figures], stage: Mapping[str, Figures]) -> dict[str, int]:
-    """As `stage_offsets`, of weights that the stage has in another dtype than the reference."""
-    places: dict[tuple[str, str, str], list[tuple[int, Figures]]] = {}
-    for name, known in reference.items():
-        where = split_number(name)
-        if where is not None:
-            places.setdefault((where[0], where[2], known[1]), []).append((where[1], known))
-    votes: dict[str, Counter[int]] = {}
-    for name, mine in stage.items():
-        own = split_number(name)
-        if own is None:
-            continue
-        others = [(number, known) for number, known in places.get((own[0], own[2], mine[1]), []) if known[0] != mine[0]]
-        apart = sorted((_apart(known, mine), number) for number, known in others)
-        if apart and apart[0][0] <= _NEAR and (len(apart) == 1 or apart[0][0] < _NEARER * apart[1][0]):
-            votes.setdefault(own[0], Counter()).update([apart[0][1] - own[1]])
-    return _elected(votes)
-
-
-def _apart(one: Figures, other: Figures) -> float:
-    """How far mean and root mean square are apart, over the larger root mean square."""
-    size = max(one[3], other[3])
-    return (abs(one[2] - other[2]) + abs(one[3] - other[3])) / size if size > 0 else 0.0
-
-
-def _elected(votes: Mapping[str, Counter[int]]) -> dict[str, int]:
-    """The offset that most weights of a list of layers have, where it is another than none."""
-    offsets = {}
-    for before, counted in votes.items():
-        offset, most = max(counted.items(), key=lambda one: (one[1], one[0] == 0))
-        if offset != 0 and most > counted.get(0, 0):
-            offsets[before] = offset
-    return offsets
+from layerdiff.align.numbers import Offsets, Print, split_number
 
 
 def stages(sites: Sequence[Iterable[str]]) -> list[int]:
-    """For each rank the number of its stage, by the module paths that it ran: ranks that ran a layer together are of one stage.
+    """For each rank the number of its stage, by the module paths that it ran: ranks that ran most of their layers together are of one.
 
-    Of a model without numbered layers nothing tells stages: there is one.
+    A layer that a rank has in place of one of its own makes it no part of another stage. Of a model without numbered layers nothing tells
+    stages: there is one.
     """
     layers = [{where[:2] for where in map(split_number, own) if where is not None} for own in sites]
     if not any(layers):
         return [0] * len(layers)
     found = list(range(len(layers)))
     for rank, own in enumerate(layers):
-        together = {found[other] for other in range(rank) if own & layers[other]}
+        together = {found[other] for other in range(rank) if 2 * len(own & layers[other]) >= max(1, len(own | layers[other]))}
         found = [rank if stage in together else stage for stage in found]
     order = list(dict.fromkeys(found))
     return [order.index(stage) for stage in found]
 
 
-def chained_offsets(chain: Sequence[Mapping[str, Print]]) -> list[dict[str, int]]:
+def chained_offsets(chain: Sequence[Mapping[str, Print]]) -> list[dict[str, Offsets]]:
     """As `stage_offsets`, of stages that hand on to each other in this order and each count from zero; nothing where they do not.
 
     Args:
         chain: of each stage the bits of its weights, by name.
     """
     lists = {where[0] for stage in chain for name in stage if (where := split_number(name)) is not None}
-    found: list[dict[str, int]] = [{} for _ in chain]
+    found: list[dict[str, Offsets]] = [{} for _ in chain]
     for before in lists:
         counts: list[int] = []
         told: dict[str, set[Print]] = {}
@@ -136,7 +46,7 @@ def chained_offsets(chain: Sequence[Mapping[str, Print]]) -> list[dict[str, int]
         if first and other_layers:
             for i in range(1, len(chain)):
                 if counts[i] and sum(counts[:i]):
-                    found[i][before] = sum(counts[:i])
+                    found[i][before] = {0: sum(counts[:i])}
     return found
 
 
@@ -152,20 +62,3 @@ def levels(ranks: Sequence[int], sends: Iterable[tuple[int, int]]) -> list[int]:
             found[rank] = max((found[one] + 1 for one in before.get(rank, ()) if one in found), default=0)
             found[rank] = min(found[rank], len(ranks) - 1)
     return [found[rank] for rank in ranks]
-
-
-def renumbered(offsets: Mapping[str, int]) -> Callable[[str], str]:
-    """Sites with the global numbers of their layers, and of what is counted inside them; `offsets` by the names that the stage has."""
-    inner_first = sorted(offsets.items(), key=lambda one: -one[0].count(".") - bool(one[0]))
-
-    def site(path: str) -> str:
-        for before, offset in inner_first:
-            head = f"{before}." if before else ""
-            if path.startswith(head):
-                number, dot, rest = path[len(head) :].partition(".")
-                digits, slash, operator = number.partition("/")
-                if digits.isdecimal():
-                    path = f"{head}{int(digits) + offset}{slash}{operator}{dot}{rest}"
-        return path
-
-    return site

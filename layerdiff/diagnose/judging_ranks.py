@@ -55,14 +55,16 @@ def judge_ranks(
     told = {row for one in said if not one.found.local.notice for row in one.concerns}
     cancelling = set() if meant is None else meant.meets
     by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told]
-    misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values))
+    misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values, tables))
     experts = list(experts_of_others(values))
     found = [*misplaced, *weights_of_one_rank(values, misplaced), *experts, *missing]
     for one in experts:
         sites["exact"][one.row] = int(Verdict.INHERITED)
-    for one in (*misplaced, *missing):  # what the call around them hands on lacks them
+    for one in misplaced:  # what the call around them hands on lacks them
         if sites["parent"][one.row] >= 0:
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
+    for row in (row for one in missing for row in _lacking(tables, sites, values, one)):
+        sites["exact"][row] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row) for one in by_program if not one.local.notice}
     explained = {one.row for one in found}
     exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
@@ -84,6 +86,19 @@ def judge_ranks(
     kernels = {_module(sites, one.row) for one in wrong}  # what such a module hands on lies off its programs for that reason
     found = [one for one in found if one.local.rule != BEYOND or _module(sites, one.row) not in kernels]
     yield 1, 1, [*found, *wrong]
+
+
+def _lacking(tables: RankedTables, sites: dict[str, NDArray[Any]], values: RankValues, missing: Found) -> Iterator[int]:
+    """The calls around layers that run on no rank; and those that a rank which holds other layers is taken to share with their stage."""
+    around = int(sites["parent"][missing.row])
+    while around >= 0:
+        yield around
+        around = int(sites["parent"][around])
+    wrong = set(missing.local.evidence.get("ranks", ()))
+    for row, calls in tables.calls.items():
+        ranks = {values.rank(file) for file in calls.target}
+        if ranks & wrong and ranks - wrong and sites["exact"][row] == BY_THRESHOLDS:
+            yield row
 
 
 def judge_programs_of_ranks(

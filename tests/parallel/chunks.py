@@ -23,17 +23,23 @@ class Layer(nn.Module):
 
 
 class Chunk(nn.Module):
-    """Some layers, which it counts from zero; the first has the embedding, the last the head."""
+    """Some layers, which it counts from zero; the first has the embedding, the last the head.
 
-    def __init__(self, held: list[int], wrong: str = "") -> None:
+    `wrong`: epsilon, of layer 6; offset: layer 0 in place of layer 4; `4 as 2`: the chunk that begins with layer 4 has those from 2 on.
+    """
+
+    def __init__(self, held: list[int], wrong: str = "", dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         torch.manual_seed(0)
         embed, layers, head = nn.Embedding(50, HIDDEN), [Layer() for _ in range(LAYERS)], nn.Linear(HIDDEN, 50)
         if wrong == "epsilon":
             layers[6].norm.eps = 1e-2
         self.embed = embed if 0 in held else nn.Identity()
-        self.layers = nn.ModuleList(layers[0 if wrong == "offset" and number == 4 else number] for number in held)
+        first, _, other = wrong.partition(" as ")
+        loaded = list(range(int(other), int(other) + len(held))) if other and held[0] == int(first) else held
+        self.layers = nn.ModuleList(layers[0 if wrong == "offset" and number == 4 else number] for number in loaded)
         self.head = head if LAYERS - 1 in held else nn.Identity()
+        self.to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -83,15 +89,15 @@ def record_halves(rank: int, size: int, folder: Path) -> None:
     Halves().record(folder / f"rank{rank:05d}.h5")
 
 
-def record_rank(rank: int, size: int, folder: Path, wrong: str, operators: bool) -> None:
+def record_rank(rank: int, size: int, folder: Path, wrong: str, operators: bool, dtype: torch.dtype = torch.float32) -> None:
     """Chunk c of 4 is on rank c % size; the recorder is given no model, since there is none that is called."""
     folder.mkdir(exist_ok=True)
     numbers = range(rank, LAYERS // EACH, size)
-    chunks = {number: Chunk(list(range(number * EACH, (number + 1) * EACH)), wrong) for number in numbers}
+    chunks = {number: Chunk(list(range(number * EACH, (number + 1) * EACH)), wrong, dtype) for number in numbers}
     with torch.no_grad(), Recorder(folder / f"rank{rank:05d}.h5", operators=operators, weights="used"):
         for ids in batches():
             for number, chunk in chunks.items():
-                x = ids if number == 0 else torch.empty(*ids.shape, HIDDEN)
+                x = ids if number == 0 else torch.empty(*ids.shape, HIDDEN, dtype=dtype)
                 if number:
                     dist.recv(x, (rank - 1) % size)
                 y = chunk(x)

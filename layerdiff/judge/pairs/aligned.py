@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment, RenameRule
 from layerdiff.errors import ComparisonError
+from layerdiff.judge.pairs.numbering import numbered_globally
 from layerdiff.judge.pairs.pairing import Tables, add_file_pair, calls_of
-from layerdiff.judge.pairs.ranked import RankedTables, add_ranks, as_one_reference, numbered_globally, of_one_layer
+from layerdiff.judge.pairs.ranked import RankedTables, add_ranks, as_one_reference, of_one_layer
 from layerdiff.sides import Both
 from layerdiff.trace.reader import Trace
 

@@ -12,42 +12,42 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Calls
-from layerdiff.align.stages import Print, renumbered, stage_offsets
+from layerdiff.align.numbers import renumbered
+from layerdiff.judge.pairs.known_weights import KnownWeights, print_of
 from layerdiff.judge.pairs.pairing import calls_of
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
+_MOST: Final = 0.5
+"""Share of the weights of a root."""
 
 
-def names_of_chunks(
-    file: TraceFile, known: Mapping[str, Print], rounded: Iterable[tuple[str, Print]] = (), roots: Collection[str] = ()
-) -> dict[str, Callable[[str], str]]:
-    """By the name of a root what its sites are called in the whole model; nothing of a file with one root.
+def names_of_chunks(file: TraceFile, known: KnownWeights, roots: Collection[str] = ()) -> dict[str, Callable[[str], str]]:
+    """By the name of a root what its sites are called in the whole model; nothing of a file whose sites have the reference's names already.
 
-    A root is renamed where most of its weights then have the bits of the reference's of that name. It may be what the reference has in a
-    module of its own: `layers.0` of a chunk as `model.layers.4`. `roots`: the reference's, which are no chunks: an encoder and a decoder.
+    A root is renamed where most of its weights are then the reference's of that name, or parts of them. It may be what the reference has in
+    a module of its own: `layers.0` of a chunk as `model.layers.4`. `roots`: the reference's, which are no chunks: an encoder and a decoder.
     """
-    narrower = tuple(rounded)
-    there: dict[str, set[Print]] = {}
-    for name, bits in (*known.items(), *narrower):
-        there.setdefault(name, set()).add(bits)
     found: dict[str, Callable[[str], str]] = {}
     found_roots = _weights_of_roots(file)
-    inside = ["", *dict.fromkeys(f"{name.partition('.')[0]}." for name in known if "." in name)]
-    for root, prints in found_roots.items() if len(found_roots) > 1 and not found_roots.keys() & set(roots) else ():
-        best = 0
-        for head in inside:
-            own, steps = {f"{head}{name}": bits for name, bits in prints.items()}, list[Callable[[str], str]]()
+    alone = len(found_roots) == 1
+    if not alone and found_roots.keys() & set(roots):
+        return found
+    for root, values in found_roots.items():
+        heads = known.heads(values)
+        best = 0.0
+        for head in () if alone and known.has(values) else heads:
+            own, steps = {f"{head}{name}": value for name, value in values.items()}, list[Callable[[str], str]]()
             for _ in range(_LISTS):
-                offsets = stage_offsets(known, own, narrower)
+                offsets = known.offsets(file, own)
                 if not offsets:
                     break
                 steps.append(renumbered(offsets))
-                own = {steps[-1](name): bits for name, bits in own.items()}
-            same = sum(bits in there.get(name, ()) for name, bits in own.items())
-            if same > best and 2 * same > len(own):
+                own = {steps[-1](name): value for name, value in own.items()}
+            same = known.share(file, own)
+            if same > best and same > _MOST:
                 best, found[root] = same, _renamed(root, head, steps)
     return found
 
@@ -70,11 +70,12 @@ def as_one_root(calls: Calls, chunks: Mapping[str, Callable[[str], str]]) -> Cal
 
 def _renamed(root: str, head: str, steps: Iterable[Callable[[str], str]]) -> Callable[[str], str]:
     """Of a root that is called by itself there is no such module in the whole model: it keeps its name."""
+    before = f"{root}." if root else ""
 
     def site(path: str) -> str:
-        if not path.startswith(f"{root}."):
+        if path[: len(before)] != before or path[len(before) :][:1] in ("", "/"):
             return path
-        path = head + path[len(root) + 1 :]
+        path = head + path[len(before) :]
         for step in steps:
             path = step(path)
         return path
@@ -82,19 +83,18 @@ def _renamed(root: str, head: str, steps: Iterable[Callable[[str], str]]) -> Cal
     return site
 
 
-def _weights_of_roots(file: TraceFile) -> dict[str, dict[str, Print]]:
-    """By the name of a root the bits of each weight that is read in it, by its name there."""
+def _weights_of_roots(file: TraceFile) -> dict[str, dict[str, int]]:
+    """By the name of a root the value of each weight that is read in it, by its name there."""
     calls, edges = calls_of(file), file.edges
     root_of: list[str] = []
     for call, parent in enumerate(np.asarray(calls.parent).tolist()):
         root_of.append(root_of[parent] if 0 <= parent < call else calls.site[call])
-    found: dict[str, dict[str, Print]] = {}
+    found: dict[str, dict[str, int]] = {}
     for row in np.flatnonzero(np.asarray(edges.role) == Role.WEIGHT).tolist():
         call, value = int(edges.call[row]), int(edges.value[row])
-        bits, root = file.fingerprint(value), root_of[call]
-        if bits is None or not calls.site[call].startswith(f"{root}."):
+        root, position = root_of[call], file.text(int(edges.position[row])) or ""
+        before = f"{root}." if root else ""
+        if print_of(file, value) is None or not calls.site[call].startswith(before):
             continue
-        position = file.text(int(edges.position[row])) or ""
-        name = f"{calls.site[call][len(root) + 1 :]}.{position}"
-        found.setdefault(root, {})[name] = bits, file.dtype_name(value), str(file.shape(value))
+        found.setdefault(root, {})[f"{calls.site[call][len(before) :]}.{position}".lstrip(".")] = value
     return found

@@ -6,37 +6,21 @@ tensor is found when they are measured (judge/pairs/measuring_ranks.py). A refer
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.stages import (
-    Figures,
-    Print,
-    chained_offsets,
-    levels,
-    renumbered,
-    rounded_stage_offsets,
-    split_number,
-    stage_offsets,
-    stages,
-)
-from layerdiff.judge.issued import issued
-from layerdiff.judge.pairs.chunks import as_one_root, names_of_chunks, roots_of
-from layerdiff.judge.pairs.pairing import Edges, Tables, add_values, calls_of, handed_state, interned, merged
+from layerdiff.align.numbers import split_number
+from layerdiff.align.stages import stages
+from layerdiff.judge.pairs.pairing import Edges, Tables, add_values, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import CallKind, ValueKind
+from layerdiff.trace.schema import CallKind
 
-_HEX: Final = re.compile("[0-9a-f]{32}")
-_LISTS: Final = 3
-"""Lists inside one another that are numbered."""
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
 _OTHER_LAYER: Final = "this rank runs other layers"
 BY_PARTS: Final = "held against what the ranks put in"
@@ -74,90 +58,6 @@ class RankedTables(Tables):
         ours = self._own.get(reference, (role, position))
         self.ranks.append(tuple((file, at[role, position]) for file, at in self._held.target.items() if (role, position) in at))
         self.ours.append(tuple((file, at[ours]) for file, at in self._held.reference.items() if ours in at))
-
-
-def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> Both[list[Calls]]:
-    """The calls of each file of both sides, layers of a pipeline stage by their numbers in the whole model.
-
-    Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights.
-    """
-    known: dict[str, Print] = {}
-    rounded: list[tuple[str, Print]] = []
-    figures: dict[str, Figures] = {}
-    ours: list[Calls] = []
-    for file, offsets in zip(references, _offsets_of_chain(references), strict=True):
-        site = renumbered(offsets)
-        calls = calls_of(file)
-        ours.append(replace(calls, site=[site(one) for one in calls.site]))
-        known = {**{site(name): bits for name, bits in _weight_prints(file).items()}, **known}
-        rounded += [(site(name), bits) for name, bits in _rounded_prints(file)]
-        figures = {**{site(name): one for name, one in _weight_figures(file).items()}, **figures}
-    found = []
-    for file in targets:
-        calls, prints = calls_of(file), _weight_prints(file)
-        chunks = names_of_chunks(file, known, rounded, {site for own in ours for site in roots_of(own)})
-        if chunks:
-            found.append(as_one_root(calls, chunks))
-            continue
-        offsets = {**rounded_stage_offsets(figures, _weight_figures(file)), **stage_offsets(known, prints, rounded)}
-        for _ in range(_LISTS):
-            if not offsets:
-                break
-            site = renumbered(offsets)
-            calls = replace(calls, site=[site(one) for one in calls.site])
-            prints = {site(name): bits for name, bits in prints.items()}
-            offsets = stage_offsets(known, prints, rounded)  # lists inside those that have their numbers now
-        found.append(calls)
-    return Both(ours, found)
-
-
-def _offsets_of_chain(files: Sequence[TraceFile]) -> list[dict[str, int]]:
-    """For each file what has to be added to the numbers of its layers, where the files are stages that count from zero."""
-    ranks = [file.rank or 0 for file in files]
-    every = [one for number, file in enumerate(files) for one in issued(file, number) if one.operator == "c10d.send"]
-    if len(files) < 2 or not every:
-        return [{} for _ in files]
-    stage = levels(ranks, [(one.rank, one.destination) for one in every if one.destination is not None])
-    chain: list[dict[str, Print]] = [{} for _ in range(max(stage) + 1)]
-    for file, level in zip(files, stage, strict=True):
-        chain[level] = {**_weight_prints(file), **chain[level]}
-    offsets = chained_offsets(chain)
-    return [offsets[level] for level in stage]
-
-
-def _weight_prints(file: TraceFile) -> dict[str, Print]:
-    """The bits of each parameter, by its name."""
-    columns = file.values
-    found: dict[str, Print] = {}
-    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
-        name, bits = file.text(int(columns.name[value])), file.fingerprint(value)
-        if name is not None and bits is not None:
-            found[name] = bits, file.dtype_name(value), str(file.shape(value))
-    return found
-
-
-def _rounded_prints(file: TraceFile) -> Iterator[tuple[str, Print]]:
-    """The bits that each parameter would have in narrower dtypes, as a recorder notes them."""
-    columns = file.values
-    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
-        name, detail = file.text(int(columns.name[value])), file.json(int(columns.detail[value]))
-        rounded = detail.get("rounded") if isinstance(detail, dict) else None
-        if name is None or not isinstance(rounded, dict):
-            continue
-        for dtype, text in rounded.items():
-            if isinstance(text, str) and _HEX.fullmatch(text):
-                yield name, ((int(text[:16], 16), int(text[16:], 16)), dtype, str(file.shape(value)))
-
-
-def _weight_figures(file: TraceFile) -> dict[str, Figures]:
-    """What statistics say of each parameter, by its name."""
-    columns = file.values
-    found: dict[str, Figures] = {}
-    for value in np.flatnonzero(np.asarray(columns.kind) == ValueKind.PARAMETER).tolist():
-        name, statistics = file.text(int(columns.name[value])), file.statistics(value)
-        if name is not None and statistics is not None and math.isfinite(statistics.mean) and math.isfinite(statistics.rms):
-            found[name] = file.dtype_name(value), str(file.shape(value)), statistics.mean, statistics.rms
-    return found
 
 
 def add_ranks(

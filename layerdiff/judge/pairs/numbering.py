@@ -1,0 +1,66 @@
+"""The calls of ranks with the numbers that their layers, and the experts inside, have in the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from layerdiff.align.alignment import Calls
+from layerdiff.align.numbers import Offsets, Print, renumbered, rounded_stage_offsets
+from layerdiff.align.stages import chained_offsets, levels
+from layerdiff.judge.issued import issued
+from layerdiff.judge.pairs.chunks import as_one_root, names_of_chunks, roots_of
+from layerdiff.judge.pairs.known_weights import KnownWeights, figures_of, prints_of, weights_of
+from layerdiff.judge.pairs.pairing import calls_of
+from layerdiff.sides import Both
+from layerdiff.trace.reader import TraceFile
+
+_LISTS: Final = 3
+"""Lists inside one another that are numbered."""
+
+
+def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> Both[list[Calls]]:
+    """The calls of each file of both sides, layers of a pipeline stage by their numbers in the whole model.
+
+    Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights.
+    """
+    known, ours = KnownWeights(), list[Calls]()
+    for file, offsets in zip(references, _offsets_of_chain(references), strict=True):
+        site = renumbered(offsets)
+        calls = calls_of(file)
+        ours.append(replace(calls, site=[site(one) for one in calls.site]))
+        known.add(file, site)
+    roots = {site for own in ours for site in roots_of(own)}
+    return Both(ours, [_numbered(file, known, roots) for file in targets])
+
+
+def _numbered(file: TraceFile, known: KnownWeights, roots: set[str]) -> Calls:
+    calls = calls_of(file)
+    chunks = names_of_chunks(file, known, roots)
+    if chunks:
+        return as_one_root(calls, chunks)
+    values = weights_of(file)
+    more = rounded_stage_offsets(known.figures, figures_of(file))
+    for _ in range(_LISTS):
+        offsets = {**more, **known.offsets(file, values)}
+        if not offsets:
+            break
+        more, site = {}, renumbered(offsets)
+        calls = replace(calls, site=[site(one) for one in calls.site])
+        values = {site(name): value for name, value in values.items()}  # then the lists inside those that have their numbers now
+    return calls
+
+
+def _offsets_of_chain(files: Sequence[TraceFile]) -> list[dict[str, Offsets]]:
+    """For each file what has to be added to the numbers of its layers, where the files are stages that count from zero."""
+    ranks = [file.rank or 0 for file in files]
+    every = [one for number, file in enumerate(files) for one in issued(file, number) if one.operator == "c10d.send"]
+    if len(files) < 2 or not every:
+        return [{} for _ in files]
+    stage = levels(ranks, [(one.rank, one.destination) for one in every if one.destination is not None])
+    chain: list[dict[str, Print]] = [{} for _ in range(max(stage) + 1)]
+    for file, level in zip(files, stage, strict=True):
+        chain[level] = {**prints_of(file), **chain[level]}
+    offsets = chained_offsets(chain)
+    return [offsets[level] for level in stage]

@@ -125,6 +125,14 @@ class Placement:
             return (*shape[: self.dim], self.positions[rank].size, *shape[self.dim + 1 :])
         return (*shape[: self.dim], 1, *shape[self.dim + 1 :]) if self.kind == "replicated" and self.dim >= 0 else shape
 
+    def held_along(self, dim: int, size: int, rank: int) -> NDArray[np.intp]:
+        """Which places of a dimension of the logical tensor, which has `size` of them, a rank holds."""
+        if self.outer is not None and self.inner is not None:
+            group, own = self._at[rank]
+            outer = self.outer.held_along(dim, size, group)
+            return outer[self.inner.held_along(dim, outer.size, own)]
+        return self.positions[rank] if self.kind == "sharded" and self.dim == dim else np.arange(size, dtype=np.intp)
+
     @cached_property
     def _at(self) -> dict[int, tuple[int, int]]:
         """By rank its group, and its number inside."""

@@ -125,8 +125,10 @@ def _held(values: RankValues, row: int) -> Iterator[list[NDArray[np.intp]]]:
         if parts is not None and parts[0].ndim == 3:
             edges = np.cumsum([0, *(len(part) for part in parts)]).tolist()
             yield [np.arange(start, stop, dtype=np.intp) for start, stop in pairwise(edges)]
-        elif placed is not None and placed.placement.kind == "sharded" and placed.placement.dim == 0 and len(values.shape(pair)) == 3:
-            yield [at[at != PAD] for at in placed.placement.positions]
+        elif placed is not None and placed.placement.kind in ("sharded", "nested") and len(values.shape(pair)) == 3:
+            held = [placed.placement.held_along(0, values.shape(pair)[0], rank) for rank in range(len(placed.files))]
+            if any(at.size < values.shape(pair)[0] for at in held):
+                yield [at[at != PAD] for at in held]
 
 
 def _chose(chosen: NDArray[np.int64], experts: NDArray[np.intp]) -> NDArray[np.bool_]:

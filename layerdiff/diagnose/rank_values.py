@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import RANK_BY_RANK
+from layerdiff.align.placements import APART as DIFFER
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
@@ -125,16 +126,20 @@ class RankValues:
         return read.astype(np.int64) if read.dtype.kind in "iu" and read.ndim >= 2 else None
 
     def ids(self, pair: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]] | None:
-        """Tables of whole numbers of one shape: the reference's, of one process, and each rank's."""
-        ours, theirs = self.held.reference[pair], self.held.target[pair]
-        every = [(self.files.reference[ours[0][0]], ours[0][1]), *((self.files.target[file], value) for file, value in theirs)]
-        if len(ours) != 1 or any(not file.has_bytes(value) or file.count(value) > _MOST for file, value in every):
+        """Tables of whole numbers of one shape: the reference's, and each rank's."""
+        ours, theirs, placed = self.held.reference[pair], self.held.target[pair], self.placed.get(pair)
+        every = [(side[file], value) for side, parts in zip(self.files, (ours, theirs), strict=True) for file, value in parts]
+        if any(not file.has_bytes(value) or file.count(value) > _MOST for file, value in every):
+            return None
+        if len(ours) > 1 and (placed is None or placed.ours is None or placed.ours.kind != "replicated" or placed.ours.name == DIFFER):
             return None
         read = [file.read(value) for file, value in every]
         if any(one.dtype.kind not in "iu" or one.shape != read[0].shape or one.ndim < 2 for one in read):
             return None
-        whole, *parts = (one.astype(np.int64) for one in read)
-        return whole, parts
+        numbers = [one.astype(np.int64) for one in read]
+        mine = numbers[: len(ours)]
+        whole = mine[0] if placed is None or placed.ours is None else placed.ours.joined(mine, mine[0].shape)
+        return whole, numbers[len(ours) :]
 
     def joined(self, pair: int) -> Array | None:
         """The target's logical value."""

@@ -27,6 +27,7 @@ class Local:
     rank: int = 1
     hanging: bool = False  # rows of the router that are alike but for what bf16 does not have
     layers: int = 1
+    cuts: int = 1  # neighbouring ranks that have rows of the first weight of each of their experts, and columns of the second
 
 
 class Router(nn.Module):
@@ -43,12 +44,12 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    def __init__(self, case: Local, first: int, count: int) -> None:
+    def __init__(self, case: Local, first: int, count: int, rows: slice) -> None:
         super().__init__()
         self.case, self.first = case, first
         whole = torch.randn(2, EXPERTS, HIDDEN, HIDDEN) * HIDDEN**-0.5
         held = whole[:, first : first + count]
-        self.up, self.down = nn.Parameter(held[0].clone()), nn.Parameter(held[1].clone())
+        self.up, self.down = nn.Parameter(held[0, :, rows].clone()), nn.Parameter(held[1, :, :, rows].clone())
         self.map = expert_map(case, first, count)
         self.count = count
 
@@ -58,7 +59,7 @@ class Experts(nn.Module):
         y = torch.zeros_like(x)
         for local in range(self.count):
             rows, slots = torch.nonzero(chosen == local, as_tuple=True)
-            scale = 0.5 if self.case.wrong == "scale" and local == 0 and self.first else 1.0
+            scale = 0.5 if self.case.wrong == "scale" and local == 0 else 1.0
             y.index_add_(0, rows, F.silu(x[rows] @ self.up[local].T) @ self.down[local].T * (weights[rows, slots, None] * scale))
         if self.case.reduced and self.map is not None:
             dist.all_reduce(y)
@@ -82,7 +83,9 @@ class Mixture(nn.Module):
         self.case, self.size = case, size
         self.router = Router(case.hanging)
         wrong = case if case.wrong != "scale" or rank == case.rank else Local(case.absent, case.inside, case.reduced)
-        self.experts = Experts(wrong, rank * EXPERTS // size, EXPERTS // size)
+        cuts = case.cuts if size > 1 else 1
+        each, rows = EXPERTS * cuts // size, HIDDEN // cuts
+        self.experts = Experts(wrong, rank // cuts * each, each, slice(rank % cuts * rows, (rank % cuts + 1) * rows))
 
     def forward(self, x: Tensor) -> Tensor:
         chosen, weights = self.router(x)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.layouts import Fault
+from captures.layouts import Case, Fault
 from captures.parallel import record_ranks
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
@@ -124,3 +124,16 @@ def test_a_fault_of_ranks_in_a_grid(name: str, fault: str, processes: Processes,
         "sum_missing": ("layers.1.self_attn.o_proj", "allreduce-missing"),
     }
     assert [found[fault]] == [(origin.site, origin.cause) for origin in comparison.origins]
+
+
+@pytest.mark.parametrize(("operators", "dtype"), [(False, "float32"), (True, "bfloat16")])
+def test_replicas_of_a_pipeline(operators: bool, dtype: str, processes: Processes, tmp_path: Path) -> None:
+    """What a stage hands on lies on its ranks alone, and how it lies there says nothing of all ranks."""
+    case = Case(replicas=2, stages=2, layers=4, dtype=dtype)
+    comparison = compare_traces(*record_ranks(tmp_path / "right", case, 4, processes, operators=operators))
+    assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert not comparison.defect
+    assert along(0) == placements(comparison)["layers.3", "out"]
+    wrong = replace(case, faults=(Fault("weight_off", layer=1, rank=3),))
+    found = compare_traces(*record_ranks(tmp_path / "wrong", wrong, 4, processes, operators=operators))
+    assert [("layers.3.self_attn.o_proj", 3)] == [(origin.site, origin.rank) for origin in found.origins]

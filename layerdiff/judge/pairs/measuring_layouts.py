@@ -75,12 +75,14 @@ def measure_both(
     except TraceError as error:
         return Numbers({"source": int(Source.NOTHING)}, str(error)), None
     best: tuple[float, Both[list[int]], Placement, Array, Placement] | None = None
+    other_ranks = len(files.reference) != len(files.target)  # of which some may cut a value as the other side's do
     for chosen in _of_one_stage(sides, stages):
         mine, held = ([parts[i] for i in own] for parts, own in zip(values, chosen, strict=True))
         sizes = differing_sizes(mine[0].bits.shape, [x.bits.shape for x in held])
         numbers = [x.numbers for x in mine], [x.numbers for x in held]
         filled = infer_both_filled(*numbers, fillings) if fillings.sizes else None
-        placement, whole, other = infer_both(*numbers, likely.get(sizes), same) if filled is None else filled
+        alike = None if other_ranks and len(mine) == len(held) else same
+        placement, whole, other = infer_both(*numbers, likely.get(sizes), alike) if filled is None else filled
         off = other.error if other.kind != "unknown" and other.fits and other.error < FITS else np.inf
         if best is None or off < best[0]:
             best = off, chosen, placement, whole, other

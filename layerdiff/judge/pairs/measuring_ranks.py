@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import NOTHING_FILLED, Fillings, infer_filled, leading
-from layerdiff.align.placement import FITS, SURELY, Placement
+from layerdiff.align.placement import FITS, PAD, SURELY, Placement
 from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.expert_ids import local_ids
 from layerdiff.judge.pairs.measuring import Numbers, measure_values
 from layerdiff.judge.pairs.measuring_layouts import measure_both, same_layout
-from layerdiff.judge.pairs.placed import Kept, Part, Placed, all_equal, differing_sizes, kept, put_apart, screened
+from layerdiff.judge.pairs.placed import Kept, Part, Placed, all_equal, differing_sizes, joined, kept, put_apart, screened
 from layerdiff.judge.pairs.stored_parts import same_parts
 from layerdiff.judge.tables import PLACED, Placing, Source, Texts
 from layerdiff.sides import Both
@@ -29,6 +29,7 @@ from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
 ELSEWHERE: Final = "some of it may be on ranks that left no file"
+OTHER: Final = "its parts hold more places than the reference's, and other numbers: other rows, as experts that are given other tokens"
 
 
 def fill_ranks(
@@ -46,27 +47,51 @@ def fill_ranks(
     `stages`: of a pipeline, for each file. Parts that are no part of a value are taken out of `parts_of`.
     """
     same, incomplete = same_layout(pairs, files, parts_of), _lacks_ranks(files.target)
-    known = _ids(pairs, len(sites["site"]), files, parts_of)
     likely: dict[tuple[int, ...], Placement] = {}
+    known: _Known = {}
+
+    def key_of(pair: int) -> _Key:
+        value, number = int(pairs["reference_value"][pair]), int(sites["reference_file"][pairs["site"][pair]])
+        return value, parts_of.reference[pair] or ((number, value),), parts_of.target[pair]
+
+    def measured(pair: int) -> tuple[Numbers, Placed | None]:
+        value, ours, parts = key = key_of(pair)
+        if key not in known:
+            reference = files.reference[int(sites["reference_file"][pairs["site"][pair]])]
+            many = len(ours) > 1
+            known[key] = (
+                measure_both(files, ours, parts, likely, same, stages, fillings)
+                if many
+                else _measured(reference, value, files.target, parts, likely, stages.target, fillings)
+            )
+        return known[key]
+
+    for ids in local_ids(pairs, len(sites["site"]), files, parts_of, lambda pair: measured(pair)[1]):
+        of = ids.parts.map(lambda parts: tuple(file for file, _ in parts))
+        own = None if len(of.reference) == 1 else ids.placements.reference
+        key = ids.parts.reference[0][1], ids.parts.reference, ids.parts.target
+        known[key] = _put_together(Placed(ids.placements.target, of.target, (), None, None, own, of.reference), ids.parts, files)
+        for pair, stacked in ids.weights.items():
+            known[key_of(pair)] = _put_together(stacked, Both(parts_of.reference[pair], parts_of.target[pair]), files)
+    counted: set[_Key] = set()
     done = 0
     for pair, site in enumerate(pairs["site"].tolist()):
         value, parts, ours = int(pairs["reference_value"][pair]), parts_of.target[pair], parts_of.reference[pair]
-        number = int(sites["reference_file"][site])
-        reference, targets = files.reference[number], files.target
-        key = (value, ours or ((number, value),), parts)
-        found = known.get(key)
-        if found is None:
-            if len(ours) > 1:
-                found = known[key] = measure_both(files, ours, parts, likely, same, stages, fillings)
-            else:
-                found = known[key] = _measured(reference, value, targets, parts, likely, stages.target, fillings)
+        reference, targets = files.reference[int(sites["reference_file"][site])], files.target
+        if key_of(pair) not in counted:
+            counted.add(key_of(pair))
             done += int(reference.values.nbytes[value]) + sum(int(targets[file].values.nbytes[one]) for file, one in parts)
+        found = measured(pair)
         numbers, where = found
         if incomplete and where is not None and _may_lie_elsewhere(where.placement, where.shape or reference.shape(value)):
             where = replace(where, placement=Placement("unknown", ELSEWHERE), errors=())
             numbers = put_apart(where.placement)
-        if where is not None and pairs["role"][pair] != Role.WEIGHT and _lacks_places(where, where.shape or reference.shape(value)):
-            numbers = put_apart(where.placement)
+        shape = reference.shape(value) if where is None or where.shape is None else where.shape
+        if where is not None and pairs["role"][pair] != Role.WEIGHT:
+            if _has_other_places(where.placement, shape, likely, fillings):
+                where = replace(where, placement=Placement("unknown", OTHER), errors=())
+            if where.placement.name == OTHER or _lacks_places(where, shape):
+                numbers = put_apart(where.placement)
         for name, number in numbers.columns.items():
             pairs[name][pair] = number
         if where is None and len(ours) > 1:  # parts of two layouts, not put together: their shapes say nothing
@@ -87,23 +112,33 @@ def fill_ranks(
         yield done
 
 
-_Known = dict[tuple[int, tuple[Part, ...], tuple[Part, ...]], tuple[Numbers, Placed | None]]
-"""By the reference's value, its parts and the ranks'."""
+_Key = tuple[int, tuple[Part, ...], tuple[Part, ...]]
+"""The reference's value, its parts and the ranks'."""
+_Known = dict[_Key, tuple[Numbers, Placed | None]]
 
 
-def _ids(pairs: dict[str, NDArray[Any]], sites: int, files: Both[tuple[TraceFile, ...]], parts_of: Both[list[tuple[Part, ...]]]) -> _Known:
-    """The ids of experts that ranks count for themselves, put together."""
-    found: _Known = {}
-    for (ours, theirs), placement in local_ids(pairs, sites, files, parts_of).items():
-        whole, held = kept(files.reference[ours[0]], ours[1]), [kept(files.target[file], value) for file, value in theirs]
-        placed = Placed(placement, tuple(file for file, _ in theirs), (), None)
-        found[ours[1], (ours,), theirs] = screened(whole, held, placed)
-    return found
+def _put_together(placed: Placed, parts_of: Both[tuple[Part, ...]], files: Both[tuple[TraceFile, ...]]) -> tuple[Numbers, Placed]:
+    """A value that was placed otherwise than by its own numbers."""
+    ours, theirs = ([kept(side[file], value) for file, value in parts] for side, parts in zip(files, parts_of, strict=True))
+    if placed.ours is None:
+        return screened(ours[0], theirs, replace(placed, our_files=()))
+    shape = placed.shape or ours[0].bits.shape
+    return screened(joined(placed.ours, shape, ours), theirs, replace(placed, shape=shape))
 
 
 def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:
     """Whether a call hands on only a part of what the reference's does: experts that are given other tokens, a part of a batch."""
     return where.placement.twice or (where.placement.kind == "sharded" and not where.placement.covers(shape))
+
+
+def _has_other_places(placement: Placement, shape: tuple[int, ...], likely: dict[tuple[int, ...], Placement], fillings: Fillings) -> bool:
+    """Whether parts that are longer together than the whole fit it nowhere, and no value of these sizes says that they are filled up."""
+    if placement.kind != "sharded" or placement.fits or not any(np.any(at == PAD) for at in placement.positions):
+        return False
+    whole, sizes = shape[placement.dim], tuple(at.size for at in placement.positions)
+    known = likely.get((whole, *sizes))
+    filled = any((whole, theirs) in fillings.sizes for theirs in (sum(sizes), *sizes))
+    return not filled and (known is None or known.reading != placement.reading)
 
 
 def _lacks_ranks(files: Sequence[TraceFile]) -> bool:
@@ -193,12 +228,13 @@ def _together(
     if (placement.kind in ("replicated", "unknown") or not placement.fits) and len(of_stages) > 1:
         # A call that several stages run by themselves is given, and hands on, what each has: it is the reference's in one of them.
         each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
-        readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(sizes)) for own in each]
+        of = [differing_sizes(shape, [shapes[i] for i in own]) for own in each]
+        readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(at)) for own, at in zip(each, of, strict=True)]
         best, of_best = min(zip(readings, each, strict=True), key=lambda one: one[0].error if one[0].kind != "unknown" else np.inf)
         if best.kind != "unknown" and best.fits:
             placement, chosen = best, of_best
     if placement.is_sure:
-        likely[sizes] = placement
+        likely[differing_sizes(shape, [shapes[i] for i in chosen])] = placement
     return screened(whole, [held[i] for i in chosen], Placed(placement, tuple(files[i] for i in chosen), (), None))
 
 

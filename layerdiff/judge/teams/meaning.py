@@ -239,7 +239,7 @@ class _Judge:
 
 def _counts_for_itself(body: TeamBody) -> bool:
     """Whether ids that each rank counts for itself go into it: its calls stand for other experts than the reference's then."""
-    return any(crossing.held.target.placement.numbers for crossing in body.call.inputs)
+    return any(held.placement.numbers for crossing in body.call.inputs for held in crossing.held)
 
 
 def _alone(figures: Sequence[tuple[int, float]]) -> int | None:

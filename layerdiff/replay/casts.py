@@ -174,7 +174,7 @@ def _wide(thing: Any) -> Any:
 def as_tensor(result: Any) -> Tensor:
     """A result that is a plain number, or nothing, as a tensor: 0 dimensions, or no elements."""
     if isinstance(result, Tensor):
-        return result
+        return result.resolve_conj().resolve_neg()  # numpy has no arrays that are read so
     if isinstance(result, bool):
         return torch.tensor(result)
     if isinstance(result, int):

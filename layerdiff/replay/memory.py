@@ -178,8 +178,10 @@ def _tensor(contents: Array, place: Place) -> Tensor:
     array = np.asarray(contents)
     if not array.flags.writeable:
         array = np.asarray(_Lent(array)) if array.size else np.array(array)
-    tensor = torch.from_numpy(array)
-    return tensor.to(_dtype(place.memory[1])).reshape(place.shape)
+    tensor, dtype = torch.from_numpy(array), _dtype(place.memory[1])
+    if tensor.is_complex() and not dtype.is_complex:
+        raise CannotReplay("a value is complex in one run and real in the other")
+    return tensor.to(dtype).reshape(place.shape)
 
 
 def _once(place: Place) -> Place:
@@ -196,7 +198,8 @@ def _seen(flat: Tensor, place: Place) -> Tensor:
     return flat.as_strided(place.shape, place.strides, place.offset)
 
 
-def _dtype(name: str) -> torch.dtype:
+def _dtype(memory: str) -> torch.dtype:
+    name = memory.partition(" ")[0]
     known = dtype_named(name)
     if known is None:
         raise CannotReplay(f"the dtype {name} is unknown here")

@@ -20,6 +20,7 @@ from layerdiff.trace.schema import ABSENT, CallKind, CallStatus, Role, ValueKind
 
 _CASTS: Final = frozenset({"aten._to_copy.default"})
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
+_LAZY: Final = {"aten._conj.default": "conj", "aten._neg_view.default": "neg"}
 _MOST_CASTS: Final = 4
 _MOST_VIEWS: Final = 16
 """One after another, that are followed to a weight."""
@@ -57,7 +58,8 @@ class Place:
     """Where a value lay: which elements of which memory, at which version."""
 
     memory: tuple[int, str]
-    """Number of the storage (or, where it is unknown, -1 - value) and the dtype that it was read as."""
+    """Number of the storage (or, where it is unknown, -1 - value) and the dtype that it was read as; `complex64 conj`, or with ` neg`,
+    where what lies there was to be conjugated, or negated, when it was read."""
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -146,12 +148,29 @@ class Recorded:
             if memory < 0 or offset < 0:
                 memory, offset = -1 - value, 0
             found = self._places[value] = Place(
-                (memory, self.file.memory_dtype(value)),
+                (memory, " ".join([self.file.memory_dtype(value), *sorted(self._lazily.get(value, ()))])),
                 offset,
                 shape,
                 tuple(strides) if fits else row_major(shape),
                 int(columns.version[value]),
             )
+        return found
+
+    @cached_property
+    def _lazily(self) -> dict[int, frozenset[str]]:
+        """What is to be done to what lies in memory when a value is read, of those that were conjugated or negated without a copy."""
+        operator, memory = self.file.calls.operator, self.file.values.memory
+        lazy = {name: text for name in np.unique(operator).tolist() if (text := _LAZY.get(self.file.text(name) or "")) is not None}
+        found: dict[int, frozenset[str]] = {}
+        for call in np.flatnonzero(self.file.calls.kind == CallKind.OPERATOR).tolist() if lazy else ():
+            operation = self.operation(call)
+            given = operation.inputs.get("in[0]")
+            if given is None or operation.writes:
+                continue
+            done = found.get(given, frozenset()) ^ ({lazy[operator[call]]} if operator[call] in lazy else frozenset())
+            for value in operation.outputs.values() if done else ():
+                if memory[value] == memory[given] >= 0:
+                    found[value] = done
         return found
 
     def is_view(self, operation: Operation) -> bool:

@@ -143,9 +143,8 @@ class _Watcher:
         if taken is None and not operation.random:
             return None
         result = self._recorded(operation) if taken is None else taken
-        if self._watches(
-            operation.call
-        ):  # made like any other: or a call that was taken over would be named again, in place of what lies behind it
+        # made like any other: or a call that was taken over would be named again, in place of what lies behind it
+        if self._watches(operation.call):
             self._ran.results[operation.call] = dict(result)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from layerdiff.align.numbers import Offsets, Print, split_number
+from layerdiff.align.global_numbers import Offsets, Print, split_number
 
 
 def stages(sites: Sequence[Iterable[str]]) -> list[int]:

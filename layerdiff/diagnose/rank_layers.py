@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.numbers import split_number
+from layerdiff.align.global_numbers import split_number
 from layerdiff.align.placements import relative_error
 from layerdiff.diagnose.rank_values import EXACTLY, RULE, RankValues
 from layerdiff.errors import TraceError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerdiff.align.numbers import Print
+from layerdiff.align.global_numbers import Print
 from layerdiff.align.stages import chained_offsets, levels, stages
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Calls
-from layerdiff.align.numbers import renumbered
+from layerdiff.align.global_numbers import renumbered
 from layerdiff.judge.pairs.known_weights import KnownWeights, print_of
 from layerdiff.judge.pairs.pairing import calls_of
 from layerdiff.trace.reader import TraceFile

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.numbers import Figures, Offsets, PartsOf, Print, stage_offsets
+from layerdiff.align.global_numbers import Figures, Offsets, PartsOf, Print, stage_offsets
 from layerdiff.align.placement import SURELY
 from layerdiff.errors import TraceError
 from layerdiff.trace.reader import TraceFile

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from layerdiff.align.alignment import Calls
-from layerdiff.align.numbers import Offsets, Print, renumbered, rounded_stage_offsets
+from layerdiff.align.global_numbers import Offsets, Print, renumbered, rounded_stage_offsets
 from layerdiff.align.stages import chained_offsets, levels
 from layerdiff.judge.issued import issued
 from layerdiff.judge.pairs.chunks import as_one_root, names_of_chunks, roots_of

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.alignment import Alignment, Calls
-from layerdiff.align.numbers import split_number
+from layerdiff.align.global_numbers import split_number
 from layerdiff.align.stages import stages
 from layerdiff.judge.pairs.pairing import Edges, Tables, add_values, handed_state, interned, merged
 from layerdiff.judge.tables import Verdict

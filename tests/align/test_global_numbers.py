@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerdiff.align.numbers import Figures, Print, renumbered, rounded_stage_offsets, split_number, stage_offsets
+from layerdiff.align.global_numbers import Figures, Print, renumbered, rounded_stage_offsets, split_number, stage_offsets
 
 
 def bits(number: int, shape: tuple[int, ...] = (4,)) -> Print:

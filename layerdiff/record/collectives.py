@@ -6,6 +6,7 @@ to wait, when the work says at a later event that it is complete. Nothing is wai
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,13 +20,16 @@ from layerdiff.record.draws import is_capturing
 from layerdiff.record.groups import Group, Groups
 from layerdiff.record.identity import version_of
 from layerdiff.record.keep import Policy
-from layerdiff.record.quiet import quiet
+from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.sink import Edge, Sink
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.writing import Collective, use_of
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
 _MAX_TEXT: Final = 200
+_NOTHING_TO_DO: Final = contextlib.nullcontext()
+_OF_SOME: Final = frozenset({"tag", "input_split_sizes"})
+"""Arguments of operators of which each call says something else."""
 _REDUCTIONS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
 
@@ -40,6 +44,8 @@ class Collectives:
         self._failed = failed
         self._groups = Groups(tell)
         self._counts: dict[tuple[Any, ...], int] = {}
+        self._alike: dict[tuple[str, str | None, bool], tuple[dict[str, Any], str]] = {}
+        """By operator, reduction, and whether nobody waits: what is said, and as JSON, but for the number."""
         self._open: list[Collective] = []
         self._stopped = False
         self._policy = Policy(bytes_kept=False)
@@ -118,14 +124,14 @@ class Collectives:
         first = next(iter(puts or gets or _tensors(arguments.get("tensor"))), None)
         device = "cpu" if first is None else first.device.type
         group = self._groups.of(arguments["process_group" if "process_group" in arguments else "group_name"], device)
-        described = self._described(issue, group)
-        mine = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        call = calls.enclosing
+        collective = Collective(kind, group, call)
+        described = self._describe(collective, issue)
+        messages = kind.source is not None or kind.destination is not None or kind.name == "c10d.recv"
+        mine = torch.distributed.get_rank() if messages and torch.distributed.is_initialized() else 0
         source, destination = described.get("source"), described.get("destination")
         if source is not None and source != mine:
             puts = []
-        call = calls.enclosing
-        collective = Collective(kind, group, call)
-        collective.described = described
         if kind.name == "c10d.send":
             source = described["source"] = mine
         elif kind.name == "c10d.recv":
@@ -137,7 +143,7 @@ class Collectives:
         collective.outputs = [(position and position.format(i), tensor) for i, tensor in enumerate(gets)]
         if not calls.wants_collectives(call):
             return collective
-        with quiet():
+        with _NOTHING_TO_DO if is_quiet() else quiet():
             edges = self._edges(collective, Role.INPUT, [(f"in[{i}]", tensor) for i, tensor in enumerate(puts)])
         path, root, parent, step, occurrence, counts = calls.place_of_operator(call)
         count = counts.get(kind.name, 0)
@@ -161,14 +167,29 @@ class Collectives:
         self._counts[key] = count + 1
         collective.sequence = collective.described["sequence"] = count
 
-    def _described(self, issue: tap.Issue, group: Group) -> dict[str, Any]:
+    def _describe(self, collective: Collective, issue: tap.Issue) -> dict[str, Any]:
+        """What is said of it; of one among all ranks alike what was said of the last one of its kind."""
         kind, arguments = issue.kind, issue.arguments
-        said: dict[str, Any] = {}
-        if "reduce_op" in arguments:
-            said["op"] = _reduction(arguments["reduce_op"])
-        said["sequence"] = None
         waits = arguments.get("async_op", arguments.get("asyncOp"))
-        said["async"] = kind.functional or (not issue.blocking if waits is None else bool(waits))
+        is_async = kind.functional or (not issue.blocking if waits is None else bool(waits))
+        op = _reduction(arguments["reduce_op"]) if "reduce_op" in arguments else ""
+        if kind.source is not None or kind.destination is not None or not _OF_SOME.isdisjoint(arguments):
+            collective.described = self._described(issue, collective.group, op, is_async=is_async)
+            return collective.described
+        key = issue.schema, op, is_async
+        known = self._alike.get(key)
+        if known is None:
+            said = self._described(issue, collective.group, op, is_async=is_async)
+            rest = {name: value for name, value in said.items() if name != "sequence"}
+            known = self._alike[key] = said, json.dumps(rest)[1:-1]
+        collective.alike, collective.described = known, dict(known[0])
+        return collective.described
+
+    def _described(self, issue: tap.Issue, group: Group, op: str | None, *, is_async: bool) -> dict[str, Any]:
+        kind, arguments = issue.kind, issue.arguments
+        said: dict[str, Any] = {} if op == "" else {"op": op}
+        said["sequence"] = None
+        said["async"] = is_async
         for role, name in (("source", kind.source), ("destination", kind.destination)):
             if name is not None:
                 said[role] = group.global_rank(int(arguments[name]))
@@ -184,6 +205,10 @@ class Collectives:
         return said
 
     def _detail(self, collective: Collective, *, finished: bool, error: BaseException | None = None) -> str:
+        alike = collective.alike
+        if alike is not None and error is None and not collective.used and len(collective.described) == len(alike[0]):
+            done = "true" if finished else "false"
+            return f'{{"group": {collective.group.picture}, "sequence": {collective.sequence}, {alike[1]}, "finished": {done}}}'
         said = {**collective.described, "finished": finished}
         if collective.used:
             said["used_pending"] = collective.used
@@ -232,27 +257,28 @@ class Collectives:
                 self._number(collective, (source, collective.described.get("destination")))
             if late and (not collective.versions or any(was is None or version_of(it) != was for it, was in collective.versions)):
                 collective.described["late"] = True
-            with quiet():
-                self._read(collective, error)
+            with _NOTHING_TO_DO if is_quiet() else quiet():
+                edges = self._read(collective, error)
             if collective.number != ABSENT:
-                self._ended(collective)
+                self._ended(collective, edges)
             collective.outputs, collective.versions = [], []
         if waited:
             self._close_one(collective)
 
-    def _ended(self, collective: Collective) -> None:
-        """Write how a collective that is read ended."""
+    def _ended(self, collective: Collective, edges: list[Edge]) -> None:
+        """Write how a collective that is read ended, with what came out."""
         failure = collective.failure
         status = CallStatus.RETURNED if failure is None else CallStatus.RAISED
-        self._sink.end_call(collective.number, status, self._detail(collective, finished=failure is None, error=failure))
+        detail = self._detail(collective, finished=failure is None, error=failure)
+        self._sink.end_collective(collective.number, edges, status, detail)
 
     def _close_one(self, collective: Collective) -> None:
         self._calls.writing.remove(collective)
         if collective in self._open:
             self._open.remove(collective)
 
-    def _read(self, collective: Collective, error: BaseException | None) -> None:
-        """Record the results, and what waited for them."""
+    def _read(self, collective: Collective, error: BaseException | None) -> list[Edge]:
+        """Record what waited for the results, and the results, which are returned."""
         values, recorded = self._calls.values, collective.number != ABSENT
         reason = None if error is None else f"the {collective.kind.name} that writes it failed"
         edges: list[Edge] = []
@@ -263,12 +289,11 @@ class Collectives:
                 edges += self._edges(collective, Role.OUTPUT, [(position, tensor)])
             elif recorded:
                 edges.append((Role.OUTPUT, position, values.record_unread(tensor, reason)))
-        if recorded and edges:
-            self._sink.add_edges(collective.number, edges)
         for call, role, position, part, policy in collective.deferred:
             value = values.record(part.tensor, policy, part=part) if reason is None else values.record_unread(part.tensor, reason, part)
             self._sink.add_edges(call, [(role, position, value)])
         collective.deferred = []
+        return edges if recorded else []
 
     def _edges(self, collective: Collective, role: Role, tensors: list[tuple[str, Tensor]]) -> list[Edge]:
         calls, values, call = self._calls, self._calls.values, collective.call
@@ -302,7 +327,7 @@ class Collectives:
         for collective in list(self._open):
             if collective.read and collective.number != ABSENT:
                 collective.described["waited"] = False
-                self._ended(collective)
+                self._ended(collective, [])
             elif not collective.read:
                 for call, role, position, part, _ in collective.deferred:
                     value = self._calls.values.record_unread(part.tensor, collective.reason(), part)

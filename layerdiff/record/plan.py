@@ -91,6 +91,10 @@ class Counter:
         self.calls += 1
         self.edges += len(edges)
 
+    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """Count the edges of what came out."""
+        self.edges += len(edges)
+
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """Count a value, and its bytes where they would be kept."""
         self.values += 1

@@ -82,6 +82,9 @@ class Sink(Protocol):
     def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
         """The next call, a collective's, which has begun; `detail` says what is known of it, asked when it is written."""
 
+    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """A collective ended; `edges`: what came out."""
+
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`: from element `offset` of its dtype on, `strides` apart.
 
@@ -137,6 +140,10 @@ class TraceSink:
         """The next call, a collective's, which has begun."""
         self._delivery.put(self._write_collective, number, row, edges, detail)
 
+    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """A collective ended."""
+        self._delivery.put(self._write_end, call, edges, status, detail)
+
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`."""
         self._delivery.put(self._write_view, value, row, base, offset, strides, whole)
@@ -170,6 +177,10 @@ class TraceSink:
     def _write_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
         self._writer.begin_call(row._replace(detail=detail()))
         self._write_edges(number, edges)
+
+    def _write_end(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        self._write_edges(call, edges)
+        self._writer.end_call(call, status, detail)
 
     def _write_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], whole: bool) -> None:
         if whole and row.strides is None:

@@ -87,25 +87,39 @@ class _Where:
         self.stack: str | None = None
         known = False
         while frame is not None:
-            module = _modules.get(frame.f_code)
-            if module is None:
-                module = _modules[frame.f_code] = str(frame.f_globals.get("__name__", ""))
-            name = frame.f_code.co_name
-            if module.partition(".")[0] not in _OWN:
+            code = frame.f_code
+            told_of = _codes.get(code)
+            if told_of is None:
+                told_of = _codes[code] = _about(code, str(frame.f_globals.get("__name__", "")))
+            if told_of is _USER:
                 self.from_python = self.from_python or not known
-                key = (frame.f_code, frame.f_lineno)
+                key = (code, frame.f_lineno)
                 self.stack = _lines.get(key)
                 if self.stack is None:
-                    self.stack = _lines[key] = f"{told(frame.f_code.co_filename)}:{frame.f_lineno} {name}"
+                    self.stack = _lines[key] = f"{told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
                 return
-            if not known and module.startswith(_ISSUERS):
-                self.from_python, known = module.startswith("torch.distributed"), True
-            if module == "torch.distributed.distributed_c10d":
-                self.blocking = self.blocking or name in ("send", "recv")
-                self.of_no_interest = self.of_no_interest or "object" in name or name in _SET_UP
-            elif module in _SET_UP_MODULES:
-                self.of_no_interest = True
+            if told_of is not _OTHER:
+                issuer, python, blocking, of_no_interest = told_of
+                if issuer and not known:
+                    self.from_python, known = python, True
+                self.blocking = self.blocking or blocking
+                self.of_no_interest = self.of_no_interest or of_no_interest
             frame = frame.f_back
+
+
+_About = tuple[bool, bool, bool, bool]
+"""Whether code of torch or of ours issues operators, for Python code; sends or receives, and waits itself; does what is of no interest."""
+_USER: Final[_About] = (False, True, False, False)
+_OTHER: Final[_About] = (False, False, False, False)
+
+
+def _about(code: CodeType, module: str) -> _About:
+    if module.partition(".")[0] not in _OWN:
+        return _USER
+    name, in_functions = code.co_name, module == "torch.distributed.distributed_c10d"
+    of_no_interest = "object" in name or name in _SET_UP if in_functions else module in _SET_UP_MODULES
+    found = module.startswith(_ISSUERS), module.startswith("torch.distributed"), in_functions and name in ("send", "recv"), of_no_interest
+    return found if any(found) else _OTHER
 
 
 class _Inside(threading.local):
@@ -122,7 +136,7 @@ _libraries: list[Any] = []
 _methods: dict[str, Any] = {}
 inside = _Inside()
 """What this thread is doing."""
-_modules: dict[CodeType, str] = {}
+_codes: dict[CodeType, _About] = {}
 _lines: dict[tuple[CodeType, int], str] = {}
 
 

@@ -25,6 +25,7 @@ class Collective:
     """A collective that was issued, and not waited for."""
 
     __slots__ = (
+        "alike",
         "call",
         "coalescing",
         "deferred",
@@ -54,6 +55,8 @@ class Collective:
         """Its row, where it is recorded."""
         self.described: dict[str, Any] = {}
         """Its detail, but for what its end tells."""
+        self.alike: tuple[dict[str, Any], str] | None = None
+        """The same of all like it, and as JSON, but for the number."""
         self.gets: Any = None
         """The tensors that are written to; None where the operator returns them."""
         self.works: list[Any] = []

@@ -64,3 +64,14 @@ def test_nothing_known_yet() -> None:
     drawn = curve(Rows(comparison(layers=2, pending=True)), step=0, buckets=30)
     assert np.isnan(drawn.difference).all()
     assert drawn.pending.any()
+
+
+def test_a_difference_that_came_in_is_told_from_one_that_was_made() -> None:
+    """As the verdicts of the table do: behind a fault all differences are inherited, and where there is none none is."""
+    fault = "model.layers.1.mlp.act_fn"
+    rows = Rows(comparison(layers=3, identical_layers=0, faults={fault: Verdict.UNEXPLAINED}))
+    drawn = curve(rows, step=0, buckets=sites_per_step(3))
+    verdicts = rows.comparison.sites["verdict"][drawn.rows]
+    assert (verdicts[drawn.inherited] == Verdict.INHERITED).all()
+    assert drawn.inherited[row_of(rows, fault) + 1 :].any()
+    assert not drawn.inherited[drawn.origin].any()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.tables import Verdict
 from layerdiff.rows.sites.names import Names
 from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.sites.tree import Ints
@@ -29,6 +30,8 @@ class Curve:
     allowed: NDArray[np.float64]
     """What is allowed on the same axis; nan where unknown everywhere."""
     origin: NDArray[np.bool_]
+    inherited: NDArray[np.bool_]
+    """The largest difference came in: the site that has it is right."""
     pending: NDArray[np.bool_]
     """A site of the bucket is not compared yet."""
     rows: Ints
@@ -92,22 +95,26 @@ def curve(rows: Rows, *, step: int, buckets: int) -> Curve:
     order = np.argsort(weight, kind="stable")
     target[bucket[order]] = tree.row[places[order]]
 
+    inherited = np.zeros(buckets, np.bool_)
+    largest = np.argsort(known, kind="stable")
+    inherited[bucket[largest]] = (sites["verdict"][tree.row[places]] == Verdict.INHERITED)[largest]
+
     difference = np.where(difference < 0, np.nan, difference)
     if buckets > len(places) > 0:
-        target, difference = _stretched(target, difference)
+        at = _reaching(target)
+        target, difference, inherited = target[at], difference[at], inherited[at]
     low, high = _axis(difference, allowed)
     return Curve(
-        step=step, difference=difference, broken=broken, allowed=_filled(allowed), origin=origin, pending=pending, rows=target,
-        low=low, high=high, ticks=_ticks(rows.names, rows, places, ends, buckets),
+        step=step, difference=difference, broken=broken, allowed=_filled(allowed), origin=origin, inherited=inherited, pending=pending,
+        rows=target, low=low, high=high, ticks=_ticks(rows.names, rows, places, ends, buckets),
         _ends=places, _tree_end=tree.end, _place_of=tree.place_of,
     )  # fmt: skip
 
 
-def _stretched(target: Ints, difference: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
+def _reaching(target: Ints) -> Ints:
     """Where there are more buckets than sites: each site reaches to the next one, the first one back to the axis."""
     filled = np.flatnonzero(target >= 0)
-    at = filled[np.maximum(np.searchsorted(filled, np.arange(len(target)), side="right") - 1, 0)]
-    return target[at], difference[at]
+    return filled[np.maximum(np.searchsorted(filled, np.arange(len(target)), side="right") - 1, 0)]
 
 
 def _filled(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """`CurveView`: difference by depth as bars of eighths of a cell, on a log axis.
 
-A bar within what is allowed is green; one above it is dark up to there and amber from there on, and has a
-cross on the axis. Origins stand as triangles on the axis and a value that is not finite as a hatched
-column, so that the picture reads without colour too.
+A bar within what is allowed is green, or amber where the difference came in, as its verdict is in the table; one above it is
+dark up to there and bright from there on, and has a cross on the axis. Origins stand as triangles on the axis and a value that is
+not finite as a hatched column, so that the picture reads without colour too.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class _Column(NamedTuple):
     difference: float
     broken: bool
     origin: bool
+    inherited: bool
     pending: bool
 
 
@@ -141,11 +142,14 @@ class CurveView(LinesView):
         wide = width >= 100
         right = [
             Segment("▄", color_style(palette.within, ground)), text(" within ", Tone.DIM),
+            text("▄", Tone.INHERITED), text(" inherited ", Tone.DIM),
             Segment("▄×", color_style(palette.over, ground)), text(" over " if not wide else " over what is allowed ", Tone.DIM),
             text("╌", Tone.FAINT), text(" allowed ", Tone.DIM), text("▲", Tone.FAULT), text(" origin ", Tone.DIM),
             text("▒", Tone.BROKEN), text(" NaN " if not wide else " NaN or Inf ", Tone.DIM),
         ]  # fmt: skip
         used = sum(cell_width(s.text) for s in left + right)
+        if used > width:
+            used -= cell_width(left.pop().text)
         if used > width:
             return Strip(left).adjust_cell_length(width, color_style(None, ground))
         gap = Segment(" " * (width - used), color_style(None, ground))
@@ -190,11 +194,12 @@ class CurveView(LinesView):
         """Some cells of one line. A cell is eight eighths high; heights are in eighths from the axis."""
         palette, floor = self.palette, (levels - 1 - level) * 8
         within, explained = color_style(palette.within, ground), color_style(palette.explained, ground)
+        inherited = tone_style(palette, Tone.INHERITED, ground)
         broken, line = Segment("▒", tone_style(palette, Tone.BROKEN, ground)), Segment("╌", tone_style(palette, Tone.FAINT, ground))
         same, waiting = Segment("▁", tone_style(palette, Tone.FAINT, ground)), Segment("·", tone_style(palette, Tone.UNKNOWN, ground))
         blank = Segment("│" if cursor else " ", tone_style(palette, Tone.ACCENT, ground))
         cells = []
-        for bar, allowed, value, is_broken, is_origin, is_pending in columns:
+        for bar, allowed, value, is_broken, is_origin, is_inherited, is_pending in columns:
             here, part = min(8, bar - floor), min(8, max(0, allowed - floor)) if allowed else 8
             if is_broken:
                 cells.append(broken)
@@ -206,7 +211,8 @@ class CurveView(LinesView):
                 else:
                     cells.append(waiting if floor == 0 and is_pending else blank)
             elif part >= here:
-                cells.append(Segment(_EIGHTHS[here], explained if allowed and bar > allowed else within))
+                kept = inherited if is_inherited else within
+                cells.append(Segment(_EIGHTHS[here], explained if allowed and bar > allowed else kept))
             else:
                 over = palette.fault if is_origin else palette.over
                 if part <= 0 or here < 8:
@@ -248,7 +254,7 @@ class CurveView(LinesView):
 def _columns(drawn: Curve, levels: int) -> list[_Column]:
     """Every column of a drawing `levels` cells high."""
     bars, allowances = drawn.heights(drawn.difference, levels * 8), drawn.heights(drawn.allowed, levels * 8)
-    flags = (array.tolist() for array in (bars, allowances, drawn.difference, drawn.broken, drawn.origin, drawn.pending))
+    flags = (array.tolist() for array in (bars, allowances, drawn.difference, drawn.broken, drawn.origin, drawn.inherited, drawn.pending))
     return [_Column(*column) for column in zip(*flags, strict=True)]
 
 

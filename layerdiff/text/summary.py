@@ -21,6 +21,7 @@ from layerdiff.rows.sites.clean import differences_explained
 from layerdiff.rows.sites.further_runs import against_baseline, second_run
 from layerdiff.rows.sites.grouped import Group, explained, grouped
 from layerdiff.rows.sites.header import coverage, judged_by, mostly_unpaired, named, profile_name, side_label
+from layerdiff.rows.sites.summed import summed_otherwise
 from layerdiff.rows.tones import Line, Tone, line, mark
 from layerdiff.saved.alignment_summary import PROPOSED
 from layerdiff.saved.comparison import Comparison
@@ -228,4 +229,9 @@ def _next(comparison: Comparison) -> list[Line]:
             line(("next     ", Tone.DIM), ("write the rule into rules.toml, as a table [[rename]] with its two keys, then", Tone.PLAIN)),
             line(("         ", Tone.DIM), (f"layerdiff diff {both} --profile rules.toml", Tone.ACCENT)),
         ]
-    return [line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT))]
+    lines = [line(("look     ", Tone.DIM), (f"layerdiff show {both}", Tone.ACCENT))]
+    if (summed := summed_otherwise(comparison)) is not None:
+        site, step = summed
+        which = f" --step {step}" if step != int(comparison.sites["step"].min()) else ""
+        lines.append(line(("order    ", Tone.DIM), (f"layerdiff order {both} {shlex.quote(visible(site))}{which}", Tone.ACCENT)))
+    return lines

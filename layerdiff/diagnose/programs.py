@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -85,20 +85,29 @@ def _named(local: Local, sites: Columns, texts: Texts, row: int) -> tuple[str | 
         return "operator-added", Verdict.DEFECT
     if ", reference " not in static:
         return None, local.verdict
-    if len({part.partition("(")[0] for part in static.split(", reference ")}) > 1:
-        return "operator-differs", Verdict.DEFECT
     parent = int(sites["parent"][row])
     owner = "" if parent < 0 else f"{texts[int(sites['type'][parent])]} {texts[int(sites['site'][parent])]}"
-    if static.startswith("add(") and "norm" in owner.lower() and _is_small(static):
+    names = [part.partition("(")[0].rstrip("_") for part in static.split(", reference ")]
+    known = evidence.get("number")
+    numbers = list(known.values()) if isinstance(known, Mapping) else _only_numbers(static)
+    if "norm" in owner.lower() and _is_epsilon(names[0], numbers):
         return "rmsnorm-eps" if "rms" in owner.lower() else "norm-eps", Verdict.DEFECT
-    return "scalar-differs", Verdict.DEFECT
+    if known is not None or len(set(names)) == 1:
+        return "scalar-differs", Verdict.DEFECT
+    return "operator-differs", Verdict.DEFECT
 
 
-def _is_small(static: str) -> bool:
+def _is_epsilon(name: str, numbers: Sequence[float]) -> bool:
+    """Whether what differs between two calls in a norm is an epsilon: a small number that is added, or given to a fused norm."""
+    return bool(numbers) and (name == "add" or name.endswith("norm")) and all(abs(number) < _SMALL for number in numbers)
+
+
+def _only_numbers(static: str) -> list[float]:
+    """The numbers of two calls that are given one each; none of others."""
     try:
-        return all(abs(float(part.partition("(")[2].partition(")")[0])) < _SMALL for part in static.split(", reference "))
+        return [float(part.partition("(")[2].partition(")")[0]) for part in static.split(", reference ")]
     except ValueError:
-        return False
+        return []
 
 
 def _with_repeats(origins: list[Origin]) -> tuple[Origin, ...]:

@@ -2,7 +2,7 @@
 
 A value is known by its norm and by a projection that knows positions: without the second, a swapped head is the right one. The same
 elements with the axes in another order (heads before tokens) are equal, where the sizes tell the axes apart, and so are the
-columns of a fused product.
+columns of a fused product, the parts of a batch, and a mask in another form.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.programs.constants import is_masked
 from layerdiff.judge.programs.running import Ran
 from layerdiff.judge.programs.setting import NOTHING
 
@@ -27,6 +28,8 @@ _WAYS = 6
 """Ways to tell axes of one size apart that are tried."""
 _REMEMBERED = 1 << 24
 """Random numbers that are remembered, 128 MB; more are drawn again."""
+_MOST_PARTS = 64
+"""Into so many parts a value is taken apart, at most."""
 
 
 class _Signature(NamedTuple):
@@ -48,31 +51,70 @@ class Equals:
     `limit` is what equal ones may be apart, relative to their norm; `tokens` are dimensions that the other program has as one.
     """
 
-    def __init__(self, values: Iterable[Array], limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> None:
-        self._values, self._limit, self._tokens = list(values), limit, tokens
+    def __init__(self, values: Iterable[Array], limit: float = NOTHING, tokens: tuple[int, ...] = (), *, either_sign: bool = False) -> None:
+        self._values, self._limit, self._tokens = [form for value in values for form in _forms(value)], limit, tokens
+        self._either_sign = either_sign
         self._signed: dict[int, tuple[Array, _Signature]] = {}
         self._known: dict[int, list[_Signature]] = {}
         for made in self._values:
             self._known.setdefault(made.size, []).append(self._signature(made))
         self._columns: dict[tuple[int, int], Array | None] = {}
+        self._parts: dict[int, list[_Signature]] = {}
 
     @classmethod
     def of(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> Equals:
         """Of all results that were kept."""
         return cls((made for results in ran.results.values() for made in results.values()), limit, tokens)
 
+    @classmethod
+    def around(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> Equals:
+        """Of these, of what fused calls make on their way, and of parts that calls were given; with either sign."""
+        made = [made for results in ran.results.values() for made in results.values()]
+        fused = [made for inside in ran.inside.values() for made in inside]
+        return cls([*made, *fused, *{id(read): read for read in ran.read.values()}.values()], limit, tokens, either_sign=True)
+
     def has(self, value: Array) -> bool:
         """Whether a value is one of them."""
-        scale, size, ordered, by_axes = self._signature(value)
-        for known in self._known.get(value.size, ()):
-            limit = self._limit * max(size, known.norm)
-            if abs(size - known.norm) > limit or abs(scale - known.scale) > self._limit * scale:
+        known = self._known.get(value.size, ())
+        among = any(self._index(self._signature(form), known) is not None for form in _forms(value))
+        return among or self._has_columns(value) or any(self._has_parts(form) for form in _forms(value))
+
+    def _index(self, one: _Signature, others: Iterable[_Signature], after: int = -1) -> int | None:
+        """Which of the others a value is, the first after one of them."""
+        for number, known in enumerate(others):
+            limit = self._limit * max(one.norm, known.norm)
+            if number <= after or abs(one.norm - known.norm) > limit or abs(one.scale - known.scale) > self._limit * one.scale:
                 continue
-            if abs(ordered - known.ordered) <= limit:
-                return True
-            if by_axes and any(abs(by_axes[0] - way) <= limit for way in known.by_axes):
-                return True
-        return self._has_columns(value)
+            for sign in (1.0, -1.0)[: 1 + self._either_sign]:
+                projected = (sign * one.ordered - known.ordered, *(sign * mine - way for mine in one.by_axes[:1] for way in known.by_axes))
+                if min(map(abs, projected)) <= limit:
+                    return number
+        return None
+
+    def _has_parts(self, value: Array) -> bool:
+        """Whether a value is a part of another (of a batch a request, of all heads one), or is made of others, in their order."""
+        if value.size < 2 or not value.ndim:
+            return False
+        if self._index(self._signature(value), self._parts_of(value.size)) is not None:
+            return True
+        for count in range(2, min(_MOST_PARTS, value.size - 1) + 1):
+            known = self._known.get(value.size // count, []) if value.size % count == 0 else []
+            for parts in _in_parts(value, count) if len(known) >= count else ():
+                at: int | None = -1
+                for part in parts:
+                    at = None if at is None else self._index(_signature(part, self._tokens), known, after=at)
+                if at is not None:
+                    return True
+        return False
+
+    def _parts_of(self, size: int) -> list[_Signature]:
+        """The parts of that size of all values."""
+        if size not in self._parts:
+            wholes = [one for one in self._values if one.ndim and size < one.size <= _MOST_PARTS * size and one.size % size == 0]
+            self._parts[size] = [
+                _signature(part, self._tokens) for one in wholes for parts in _in_parts(one, one.size // size) for part in parts
+            ]
+        return self._parts[size]
 
     def holds(self, ran: Ran, own: Equals, beside: Mapping[int, Mapping[str, Array]]) -> Set[int]:
         """The calls of another program, which makes `own`, whose results are all among them, and are not exchanged for one another.
@@ -83,12 +125,19 @@ class Equals:
         found = set()
         for call, results in ran.results.items():
             told = {position: made for position, made in results.items() if _tells(made)}
-            if not told or not all(made.size > 1 and np.any(made) and self.has(made) for made in told.values()):
-                continue
             there = beside.get(call, {})
-            if all(self._is(made, there[position]) or not own.has(there[position]) for position, made in told.items() if position in there):
+            if told and all(self._holds(made, own, there.get(position)) for position, made in told.items()):
                 found.add(call)
         return found
+
+    def holds_read(self, ran: Ran, own: Equals, beside: Mapping[tuple[int, str], Array]) -> Set[tuple[int, str]]:
+        """Of what calls of another program are given, by call and position, what is among them, likewise: parts of what was made."""
+        return {at for at, read in ran.read.items() if _tells(read) and self._holds(read, own, beside.get(at))}
+
+    def _holds(self, value: Array, own: Equals, there: Array | None) -> bool:
+        if value.size < 2 or not np.any(value) or not self.has(value):
+            return False
+        return there is None or self._is(value, there) or not own.has(there)
 
     def _is(self, one: Array, other: Array) -> bool:
         return one.size != other.size or Equals([other], self._limit, self._tokens).has(one)
@@ -122,6 +171,8 @@ class Equals:
             return False
         order = np.argsort(known[0], kind="stable")
         mine = _column_weights(rows) @ value.reshape(rows, width)
+        if self._either_sign:
+            mine = np.abs(mine)
         at = np.clip(np.searchsorted(known[0, order], mine[0]), 1, max(known.shape[1] - 1, 1))
         below, above = order[at - 1], order[np.minimum(at, known.shape[1] - 1)]
         nearest = np.where(np.abs(known[0, below] - mine[0]) < np.abs(known[0, above] - mine[0]), below, above)
@@ -141,8 +192,13 @@ class Equals:
                 if one.dtype.kind == "f" and one.ndim >= 2 and one.size and one.shape[-1] != width and one.size // one.shape[-1] == rows
             ]
             by = _column_weights(rows)
-            known = np.concatenate([by @ np.where(np.isfinite(one), one, _NOT_FINITE) for one in found], axis=1) if found else None
-            self._columns[rows, width] = known if rows >= 2 else None
+            known: list[Array] = []
+            for one in found:
+                projected = by @ np.where(np.isfinite(one), one, _NOT_FINITE)
+                projected = np.abs(projected) if self._either_sign else projected
+                if not any(np.array_equal(projected, other) for other in known):  # once each: or there is no order among them
+                    known.append(projected)
+            self._columns[rows, width] = np.concatenate(known, axis=1) if known and rows >= 2 else None
         return self._columns[rows, width]
 
 
@@ -151,10 +207,26 @@ def _tells(made: Array) -> bool:
     return bool(made.size) and not (made.dtype.kind == "f" and bool(np.isnan(made).all()))
 
 
+def _forms(value: Array) -> list[Array]:
+    """A value; a mask that is added, as what it hides and as what it lets through."""
+    hidden = is_masked(value) if value.dtype.kind == "f" else np.zeros(0, np.bool_)
+    if not hidden.any() or np.any(value[~hidden]):
+        return [value]
+    return [hidden, ~hidden]
+
+
+def _in_parts(value: Array, count: int) -> Iterator[Array]:
+    """So many parts of a value along its first dimension, and along its second, where these have as many."""
+    for axis in range(min(2, value.ndim)):
+        if value.shape[axis] % count == 0:
+            before, after = value.shape[:axis], value.shape[axis + 1 :]
+            yield np.moveaxis(value.reshape(*before, count, value.shape[axis] // count, *after), axis, 0)
+
+
 def _signature(x: Array, tokens: tuple[int, ...]) -> _Signature:
     if x.dtype.kind == "c":
         x = np.stack([x.real, x.imag], axis=-1)
-    finite = np.isfinite(x)
+    finite = np.isfinite(x) & ~is_masked(x) if x.dtype.kind == "f" else np.isfinite(x)
     scale = _scale(x) if x.dtype.kind == "f" else 1.0
     whole = np.where(finite, np.arcsinh(np.where(finite, x, 0.0) / scale), _NOT_FINITE)
     flat = whole.reshape(-1)

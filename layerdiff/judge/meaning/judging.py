@@ -8,6 +8,7 @@ result is handed to the reference's program too, so that a second fault behind i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,18 +16,22 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
-from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, numbers_in, other_draws
+from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, other_draws
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
+from layerdiff.judge.meaning.suspects import nearly
+from layerdiff.judge.meaning.wording import is_told, numbers_in, shown
 from layerdiff.judge.programs.accumulated import came_in_apart
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.constants import is_masked, unmasked
 from layerdiff.judge.programs.incoming import Incoming
-from layerdiff.judge.programs.running import Programs, Ran
+from layerdiff.judge.programs.running import Programs, Ran, Redone
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.programs.wiring import Wiring
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import RowDifference, row_difference
+from layerdiff.replay.once import operands_by_position
+from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 
@@ -95,7 +100,7 @@ def _faults(
 ) -> tuple[bool, Ran]:
     """Finds faults one after another, each time with those found before taken over; returns whether there were any."""
     taken: dict[int, Mapping[str, Array]] = {}
-    passed: dict[int, Mapping[str, Array]] = {}
+    passed: Mapping[int, Redone] = {}
     named: set[tuple[int, int]] = set()
     watched: Ran | None = None
     for _ in range(_MOST_FAULTS):
@@ -110,7 +115,7 @@ def _faults(
             if difference.figure <= allowed:
                 break  # state that the two keep in different forms, each its own: no further apart than what it was made of
         if watched is None:
-            watched = programs.run("target", watch=True, taken=passed)
+            watched = programs.run("target", watch=True, redone=passed)
         ours = programs.run("reference", watch=True, kept=kept, taken=taken)
         own = {call: ours.results[call] for call in kept if call in ours.results}
         decided = decided_otherwise(setting, programs, ours, theirs, cut, {**taken, **own})
@@ -121,27 +126,41 @@ def _faults(
                 taken[decided[1]] = decided[2]
                 ours = programs.run("reference", kept=kept, taken=taken)
             continue
-        place = name_call(programs, wiring, ours, watched, cut, difference.figure) or name_wiring(programs, cut)
+
+        def off(ran: Ran, ours: Ran = ours, cut: Cut = cut) -> float:
+            return _figure(_worst_cut(setting, programs, ours, ran, [cut]))
+
+        place = name_call(programs, wiring, ours, watched, cut, difference.figure, off, passed) or name_wiring(programs, cut)
         wired = place is not None and min(place[0]) >= 0 and setting.runs.reference.is_module(place[0][0])
         if place is None or (named and ("handed_to" in place[2] or (wired and place[0] in named))):
             differing = [other for other in differing if other != cut]  # not made here; or what a fault that was named does elsewhere
             continue
         calls, value, evidence = place
-        over = _passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure) if calls[0] < 0 else None
-        surely = over is not None or "constant" in evidence or ", reference " in str(evidence.get("static"))
+        surely, over = "constant" in evidence or ", reference " in str(evidence.get("static")), None
+        if calls[0] < 0 and not surely:
+            over = _passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure)
+            if over is not None and over.off <= nearly(difference.figure):
+                evidence = {"static": f"the target adds {shown(setting.runs.target, calls[1])}"}
+            elif "the target adds" not in str(evidence.get("static")):
+                over = None  # nearer by chance
+            surely = over is not None
         if calls in named or (passed and not surely):
             break
         named.add(calls)
         said.findings.append(_meaning(calls, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
         if over is not None:
-            passed, theirs, watched = *over, None
+            passed, theirs, watched = over.ways, over.ran, None
             ours = programs.run("reference", kept=kept, taken=taken)
             continue
         if wired:  # all that it makes is right
             differing = [other for other in differing if other != cut]
             continue
-        if calls[0] < 0 or calls[1] not in watched.results:
-            break  # nothing to take over: what lies behind is not told apart
+        if calls[0] >= 0 and setting.runs.reference.is_module(calls[0]):
+            break  # nothing of what it makes is in the target
+        told = "constant" in evidence or is_told(evidence.get("static"))
+        if not told or not _fits(ours, watched, calls):  # nothing to take over: what lies behind is not told apart
+            differing = [other for other in differing if other != cut and not _goes_through(programs, other, calls)]
+            continue
         taken[calls[0]] = watched.results[calls[1]]
         try:
             ours = programs.run("reference", kept=kept, taken=taken)
@@ -150,23 +169,63 @@ def _faults(
     return bool(named), ours
 
 
+def _fits(ours: Ran, theirs: Ran, calls: tuple[int, int]) -> bool:
+    """Whether the reference's program can go on with what the target made."""
+    made, there = ours.results.get(calls[0]), theirs.results.get(calls[1])
+    return made is not None and there is not None and {p: x.shape for p, x in made.items()} == {p: x.shape for p, x in there.items()}
+
+
+def _goes_through(programs: Programs, cut: Cut, calls: tuple[int, int]) -> bool:
+    return calls[0] in cone(programs, "reference", cut) or calls[1] in cone(programs, "target", cut)
+
+
+@dataclass(frozen=True)
+class _Over:
+    """The target's program without what it adds."""
+
+    ways: Mapping[int, Redone]
+    ran: Ran
+    off: float
+    """How far it is from the reference's then."""
+
+
 def _passed_over(
-    setting: Setting, programs: Programs, ours: Ran, cuts: list[Cut], call: int, passed: Mapping[int, Mapping[str, Array]], figure: float
-) -> tuple[dict[int, Mapping[str, Array]], Ran] | None:
-    """The target's program without a call that it adds: what the call was given goes on in its place. None where that is no nearer."""
-    operation = programs.runs.target.operation(call)
+    setting: Setting, programs: Programs, ours: Ran, cuts: list[Cut], call: int, passed: Mapping[int, Redone], figure: float
+) -> _Over | None:
+    """The target's program without a call that it adds, or without all that are alike, one a request of a batch.
+
+    What each was given goes on in its place. None where that is no nearer.
+    """
+    run, partnered = setting.runs.target, set(programs.aligned.values())
+    items = [item for item in programs.body.items.target if not run.is_module(item) and item not in partnered]
+    alike = [item for item in items if shown(run, item) == shown(run, call)]
+    found: _Over | None = None
+    for calls in ([call], alike)[: 1 + (len(alike) > 1)]:
+        ways = {one: way for one in calls if (way := _handing_on(run, one)) is not None}
+        try:
+            ran = programs.run("target", redone={**passed, **ways}) if len(ways) == len(calls) else None
+        except CannotReplay:
+            ran = None
+        off = np.inf if ran is None else _figure(_worst_cut(setting, programs, ours, ran, cuts))
+        if ran is not None and off < min(_NEARER * figure, np.inf if found is None else found.off):
+            found = _Over({**passed, **ways}, ran, off)
+    return found
+
+
+def _handing_on(run: Recorded, call: int) -> Redone | None:
+    """A call that hands on the first operand that has the shape of its result; None where it has none."""
+    operation = run.operation(call)
     if operation.writes or set(operation.outputs) != {"out"}:
         return None
-    shape = programs.runs.target.file.shape(operation.outputs["out"])
-    given = programs.run("target", taken=passed, looked_at=call).operands.get(call)
-    for operand in given.args if given is not None else ():
-        if isinstance(operand, np.ndarray) and operand.dtype.kind == "f" and operand.shape == shape:
-            tried = {**passed, call: {"out": operand}}
-            ran = programs.run("target", taken=tried)
-            worst = _worst_cut(setting, programs, ours, ran, cuts)
-            if worst is None or worst[1].figure < _NEARER * figure:
-                return tried, ran
+    shape = run.file.shape(operation.outputs["out"])
+    for position, value in operation.inputs.items():
+        if run.file.shape(value) == shape and "float" in run.file.dtype_name(value):
+            return lambda given, _: {"out": operands_by_position(operation, given)[position]}
     return None
+
+
+def _figure(worst: tuple[Cut, RowDifference] | None) -> float:
+    return 0.0 if worst is None else worst[1].figure
 
 
 def _worst_cut(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:
@@ -227,7 +286,7 @@ def _meaning(
     figure = difference.figure
     static = evidence.get("static")
     small = figure <= BELOW_ROUNDING and "constant" not in evidence and not (static is not None and numbers_in(static))
-    shown = {
+    said = {
         **evidence,
         "meaning": figure,
         "cut": cut[1],
@@ -248,7 +307,7 @@ def _meaning(
             BELOW_ROUNDING,
             "meaning",
             kind="below-rounding",
-            evidence=shown,
+            evidence=said,
             notice=True,
         )
     if broken:
@@ -260,8 +319,8 @@ def _meaning(
             figure,
             NOTHING,
             "meaning: both programs on the target's values",
-            evidence=shown,
+            evidence=said,
         )
     return Local(
-        calls, value, Verdict.UNEXPLAINED, statement, figure, NOTHING, "meaning: both programs on the target's values", evidence=shown
+        calls, value, Verdict.UNEXPLAINED, statement, figure, NOTHING, "meaning: both programs on the target's values", evidence=said
     )

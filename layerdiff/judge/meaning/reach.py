@@ -46,10 +46,14 @@ class _Parts:
         )
 
 
-def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset()) -> set[int]:
+Read = tuple[int, str]
+"""What a call is given: the call, and the position."""
+
+
+def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset(), read: Set[Read] = frozenset()) -> set[int]:
     """The operator calls of the body whose results reach a cut.
 
-    What only reaches it through one of the calls `held`, whose results are right, is left out.
+    What only reaches it through one of the calls `held`, whose results are right, or as what is `read` there, is left out.
     """
     run: Recorded = getattr(programs.runs, side)
     body, (pair, position) = programs.body, cut
@@ -58,7 +62,7 @@ def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset()) 
     needed = [run.place(values[here]) for at, values in crossing if at == position]
     items: tuple[int, ...] = getattr(body.items, side)
     stop = items.index(pair[here]) if pair != body.calls else len(items)
-    return reaching(run, items[:stop], needed, held)
+    return reaching(run, items[:stop], needed, held, read)
 
 
 def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
@@ -66,19 +70,23 @@ def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
     return reaching(run, items[: items.index(call)], _given(run, call))
 
 
-def reaching(run: Recorded, items: Sequence[int], places: Iterable[Place], held: Set[int] = frozenset()) -> set[int]:
-    """The operator calls among `items` whose results reach one of the places, not through the calls `held`."""
+def reaching(
+    run: Recorded, items: Sequence[int], places: Iterable[Place], held: Set[int] = frozenset(), read: Set[Read] = frozenset()
+) -> set[int]:
+    """The operator calls among `items` whose results reach one of the places, not through the calls `held`, nor as what is `read`."""
     found: set[int] = set()
     needed = _Parts(places)
     for item in reversed(items):
-        if not run.is_module(item) and item not in held and needed.meet(_made(run, item)):
+        if run.is_module(item) or item in held or run.is_view(run.operation(item)):
+            continue
+        if needed.meet(_made(run, item)):
             found.add(item)
-            needed.add(_given(run, item))
+            needed.add(_given(run, item, read))
     return found
 
 
-def behind(programs: Programs, side: str, ran: Ran, held: Set[int]) -> set[int]:
-    """The calls of the body whose results are right, since the calls `held` were made of every element of theirs.
+def behind(programs: Programs, side: str, ran: Ran, held: Set[int], read: Set[Read] = frozenset()) -> set[int]:
+    """The calls of the body whose results are right: what is `read` is all of them, or the calls `held` were made of every element.
 
     From a call that hands on no more than some elements (a gather, a maximum, a mask), nothing follows of what it was given.
     """
@@ -86,7 +94,12 @@ def behind(programs: Programs, side: str, ran: Ran, held: Set[int]) -> set[int]:
     found: set[int] = set()
     vouched = _Elements()
     for item in reversed(getattr(programs.body.items, side)):
-        if run.is_module(item) or not (ran.results.get(item) or run.is_float_cast(run.operation(item))):
+        if run.is_module(item):
+            continue
+        for position, value in run.operation(item).inputs.items():
+            if (item, position) in read:
+                vouched.add(run.place(value))
+        if not (ran.results.get(item) or run.is_float_cast(run.operation(item))):
             continue
         if item not in held:
             if run.operation(item).writes or not all(vouched.has(place) for place in _made(run, item)):
@@ -119,8 +132,8 @@ class _Elements:
         return found
 
 
-def _given(run: Recorded, call: int) -> list[Place]:
-    return [run.place(value) for value in run.operation(call).inputs.values()]
+def _given(run: Recorded, call: int, but: Set[Read] = frozenset()) -> list[Place]:
+    return [run.place(value) for position, value in run.operation(call).inputs.items() if (call, position) not in but]
 
 
 def _made(run: Recorded, call: int) -> list[Place]:

@@ -37,8 +37,9 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
             shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
             if leading is not None:
                 shapes = tuple(body.forms.token(shape, side, leading) for shape in shapes)
-            exact.append((operation.name, shapes))
-            names.append(operation.name)
+            name = operation.name, len(operation.inputs)  # a product of two is none with a number
+            exact.append((name, shapes))
+            names.append(name)
             kept.append(item)
         tokens.append(exact)
         loose.append(names)

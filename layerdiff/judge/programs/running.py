@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.inside import inside
 from layerdiff.judge.programs.noise import Noise
 from layerdiff.replay.discrete import is_discrete
+from layerdiff.replay.once import operands_by_position
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.program import Child, Part, run_calls
 from layerdiff.replay.recorded import Operation, Recorded
@@ -54,6 +56,12 @@ class Ran:
     """By call (a child, or the body's own) and position."""
     results: dict[int, dict[str, Array]] = field(default_factory=dict)
     """By operator call and position; only where asked for."""
+    inside: dict[int, list[Array]] = field(default_factory=dict)
+    """What fused calls make on their way; where results are asked for."""
+    read: dict[tuple[int, str], Array] = field(default_factory=dict)
+    """What was made as it is read in another shape, or in part, by operator call and position; likewise."""
+    came_in: dict[int, Array] = field(default_factory=dict)
+    """What is read and was not made, by value, weights left out; likewise."""
     operands: dict[int, Arguments] = field(default_factory=dict)
     """Of discrete calls."""
     decisions: list[Decision] = field(default_factory=list)
@@ -133,6 +141,8 @@ class _Watcher:
         self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
         self._redone = redone
         self._run: Recorded = getattr(programs.runs, side)
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._copies: dict[int, Array] = {}
 
     def incoming(self, value: int) -> Array:
         coming = self._programs.incoming
@@ -146,6 +156,7 @@ class _Watcher:
         # made like any other: or a call that was taken over would be named again, in place of what lies behind it
         if self._watches(operation.call):
             self._ran.results[operation.call] = dict(result)
+        self._note_shapes(operation, result)
         return result
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
@@ -170,13 +181,38 @@ class _Watcher:
                 other = None
         elif self._noise is not None:
             other = self._noise(operation, args, results)
+        shown = results if other is None else other
         if self._watches(operation.call) and not self._run.is_float_cast(operation):
-            shown = results if other is None else other
-            self._ran.results[operation.call] = {position: _kept(made) for position, made in shown.items()}
+            self._look(operation, args, shown)
+        self._note_shapes(operation, shown)
         return other
 
     def _watches(self, call: int) -> bool:
         return self._watch if isinstance(self._watch, bool) else call in self._watch
+
+    def _look(self, operation: Operation, args: Arguments, results: Mapping[str, Array]) -> None:
+        """Keep what a call was given and made."""
+        ran, run = self._ran, self._run
+        for position, contents in operands_by_position(operation, args).items():
+            value = operation.inputs.get(position)
+            if value is None or position in operation.writes or run.weight(value) is not None:
+                continue
+            shape = self._shapes.get(run.place(value).memory[0])
+            if shape == contents.shape:
+                continue
+            if value not in self._copies:
+                self._copies[value] = _kept(contents)
+            if shape is None:
+                ran.came_in[value] = self._copies[value]
+            else:
+                ran.read[operation.call, position] = self._copies[value]
+        ran.results[operation.call] = {position: _kept(made) for position, made in results.items()}
+        if made_inside := inside(operation.name, args, results):
+            ran.inside[operation.call] = [_kept(made) for made in made_inside]
+
+    def _note_shapes(self, operation: Operation, results: Mapping[str, Array]) -> None:
+        for position, made in results.items() if self._watch else ():
+            self._shapes[self._run.place(operation.outputs[position]).memory[0]] = made.shape
 
     def handed(self, call: int, position: str, contents: Array) -> None:
         self._ran.cuts[call, position] = contents

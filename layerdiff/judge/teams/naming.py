@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from layerdiff.align.layouts import infer_both
 from layerdiff.align.placements import infer
+from layerdiff.judge.meaning.makers import COPIES
 from layerdiff.judge.meaning.mending import other_scalars, with_scalars
-from layerdiff.judge.meaning.naming import COPIES, numbers_in, shown
 from layerdiff.judge.meaning.reach import reaching
+from layerdiff.judge.meaning.wording import numbers_in, shown
 from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart

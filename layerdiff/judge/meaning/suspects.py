@@ -1,0 +1,166 @@
+"""`Suspects`: the calls of two programs on the way to where they part that make what the other never makes.
+
+What reaches the cut only through a value that both make is looked at last: rewritten on the way to a right value, it is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from layerdiff.judge.meaning.equals import Equals
+from layerdiff.judge.meaning.makers import COPIES, Paired
+from layerdiff.judge.meaning.reach import behind, cone
+from layerdiff.judge.programs.bodies import tokens_of
+from layerdiff.judge.programs.running import Programs, Ran
+from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, Cut
+from layerdiff.sides import Both
+
+Array = NDArray[Any]
+_FAR: Final = 1000.0
+"""How many times further two programs part than a value that they both make, though not to the last bit."""
+_WRITES: Final = frozenset({"index_put_", "index_copy_", "scatter_", "_unsafe_index_put", "index_put", "index_copy", "scatter"})
+"""Operators that put a value among others, which may be anything: what was left in a cache."""
+_SELECTS: Final = frozenset({"gather", "index", "index_select", "take", "take_along_dim", "embedding"})
+"""Operators that hand on some of what they are given, as a choice of the largest does, too."""
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Where two programs part."""
+
+    ours: Ran
+    theirs: Ran
+    """What they made, at the places that count."""
+    near: float
+    """How far apart may be what both make."""
+    paired: Paired
+    known: Both[Equals]
+    """What each makes, on the way in fused calls too."""
+    cones: Both[set[int]]
+    """The calls that reach the cut."""
+    apart: Both[set[int]]
+    """Those that reach it otherwise than through what both make."""
+    first: tuple[int, str] | None
+    """The first result of the target's that the reference never makes: call and position."""
+    other: tuple[int, str] | None
+    """The first result of the reference's that the target never makes."""
+
+
+def nearly(figure: float) -> float:
+    """How far apart may be what both programs make, where they part by `figure`: a table that was rounded makes no such difference."""
+    return BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING
+
+
+def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float) -> Suspects:
+    """The calls to suspect where two programs part at a cut by `figure`."""
+    near = nearly(figure)
+    tokens = tokens_of(programs.runs, programs.body) or ()
+    ours, theirs = _plain(programs, ours, theirs)
+    known = Both(Equals.around(ours, near, tokens), Equals.around(theirs, near, tokens))
+    cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
+    beside = Both(
+        {r: theirs.results[t] for r, t in programs.aligned.items() if t in theirs.results},
+        {t: ours.results[r] for r, t in programs.aligned.items() if r in ours.results},
+    )
+    held = Both(known.target.holds(ours, known.reference, beside.reference), known.reference.holds(theirs, known.target, beside.target))
+    back = {t: r for r, t in programs.aligned.items()}
+    reads = Both(
+        {(r, p): theirs.read[programs.aligned[r], p] for r, p in ours.read if (programs.aligned.get(r, -1), p) in theirs.read},
+        {(t, p): ours.read[back[t], p] for t, p in theirs.read if (back.get(t, -1), p) in ours.read},
+    )
+    given = Both(Equals(ours.came_in.values(), near, tokens), Equals(theirs.came_in.values(), near, tokens))
+    held = Both(
+        held.reference | {call for call in given.target.holds(ours, known.reference, {}) if call not in programs.aligned},
+        held.target | {call for call in given.reference.holds(theirs, known.target, {}) if call not in back},
+    )
+    read = Both(
+        known.target.holds_read(ours, known.reference, reads.reference), known.reference.holds_read(theirs, known.target, reads.target)
+    )
+    apart = Both(cone(programs, "reference", cut, held.reference, read.reference), cone(programs, "target", cut, held.target, read.target))
+    right = Both(
+        behind(programs, "reference", ours, held.reference, read.reference),
+        behind(programs, "target", theirs, held.target, read.target),
+    )
+    apart = Both(apart.reference - right.reference or apart.reference, apart.target - right.target or apart.target)
+    if programs.incoming.own_choices:  # what follows from other choices is no fault
+        cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
+        apart = Both(apart.reference - _following(ours), apart.target - _following(theirs))
+    paired = Paired(programs, ours, theirs, near)
+    first = other = None
+    for inside, equals in ((apart, known), (cones, Both(Equals.of(ours, NOTHING, tokens), Equals.of(theirs, NOTHING, tokens)))):
+        first = first or equals.reference.first_without(theirs, inside.target - _says_nothing(programs, inside.target, theirs))
+        first = first or equals.reference.first_without(theirs, inside.target)
+        other = other or equals.target.first_without(ours, inside.reference)
+        if first is None and other is not None and other[0] not in programs.aligned and paired.between("reference", other[0]) is not None:
+            break  # all that the target makes is right, and something is lacking
+    for call in sorted(cones.target):
+        if (first is not None and call >= first[0]) or not _is_misled(programs, paired, known, back.get(call, -1), call):
+            continue
+        if call in cone(programs, "target", cut, held.target - {call}, read.target):  # not only on the way to what is right
+            first = call, "out"
+    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other)
+
+
+def _is_misled(programs: Programs, paired: Paired, known: Both[Equals], reference: int, target: int) -> bool:
+    """Whether two aligned calls select alike, from what both programs make, and not from the same.
+
+    What the target's hands on may be made by the reference elsewhere, and yet not be right here: scores with a bias, as a top-k hands
+    out.
+    """
+    if reference < 0 or programs.runs.target.operation(target).base not in _SELECTS:
+        return False
+    given = paired.makers.reference.given(reference), paired.makers.target.given(target)
+    same = [paired.same(one, other) for one, other in zip(*given, strict=False)]
+    usual, made = paired.contents("reference", given[0][0]), paired.contents("target", given[1][0])
+    if len(given[0]) != len(given[1]) or same[0] or not all(same[1:]) or usual is None or made is None:
+        return False
+    name = programs.runs.target.operation(target).name
+    if not known.target.has(usual) or not known.reference.has(made):
+        return False
+    return all(programs.runs.reference.operation(call).name != name for call in paired.equal_calls(target))
+
+
+def _plain(programs: Programs, ours: Ran, theirs: Ran) -> Both[Ran]:
+    """What the programs made, and were given, at the places that count."""
+    forms, rans = programs.body.forms, Both(ours, theirs)
+    if not forms.fillings.sizes and forms.packing is None:
+        return rans
+    partners = Both(programs.aligned, {t: r for r, t in programs.aligned.items()})
+    sizes = rans.map(lambda ran: {size for results in ran.results.values() for made in results.values() for size in made.shape})
+
+    def plain(side: str, other: str) -> Ran:
+        ran: Ran = getattr(rans, side)
+        known, there = getattr(rans, other), getattr(sizes, other)
+        partner: Mapping[int, int] = getattr(partners, side)
+        made: dict[int, dict[str, Array]] = {}
+        for call, results in ran.results.items():
+            beside = known.results.get(partner.get(call), {})
+            made[call] = {at: forms.plain(x, side, beside.get(at), there) for at, x in results.items()}
+        inside = {call: [forms.plain(x, side, None, there) for x in every] for call, every in ran.inside.items()}
+        read = {(call, at): forms.plain(x, side, known.read.get((partner.get(call), at)), there) for (call, at), x in ran.read.items()}
+        came_in = {value: forms.plain(x, side, None, there) for value, x in ran.came_in.items()}
+        return replace(ran, results=made, inside=inside, read=read, came_in=came_in)
+
+    return Both(plain("reference", "target"), plain("target", "reference"))
+
+
+def _says_nothing(programs: Programs, calls: Set[int], ran: Ran) -> set[int]:
+    """Calls of the target's that hand on what they are given, since another value there was another before; or one number of nothing."""
+    found, partnered = set(), set(programs.aligned.values())
+    for call in calls:
+        operation = programs.runs.target.operation(call)
+        name = operation.base
+        alone = not operation.inputs or name.endswith("_like") or name.startswith("new_")
+        one = alone and all(made.size and (made == made.flat[0]).all() for made in ran.results.get(call, {}).values())
+        if one or name in COPIES or (name in _WRITES and call not in partnered):
+            found.add(call)
+    return found
+
+
+def _following(ran: Ran) -> set[int]:
+    """Calls that make whole numbers or truth values only: masks and lists of the tokens of an expert."""
+    return {call for call, results in ran.results.items() if all(made.dtype.kind in "iub" for made in results.values())}

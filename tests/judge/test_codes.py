@@ -83,6 +83,14 @@ def all_scales(module: Kept) -> None:
     module.scale.mul_(1.02 if module.way in ("before", "after") else 1.1)
 
 
+def shifted(module: Kept) -> None:
+    module.scale = module.scale.roll(1, 0)
+
+
+def inverse(module: Kept) -> None:
+    module.scale = 1 / module.scale
+
+
 def zeros(module: Kept) -> None:
     module.zero.add_(1)
 
@@ -91,17 +99,44 @@ def transposed(module: Kept) -> None:
     module.scale = module.scale.T.contiguous()
 
 
-@pytest.mark.parametrize(
-    ("way", "wrong"),
-    [
-        *((way, wrong) for way in ("before", "after", "groups", "packed") for wrong in (one_scale, all_scales)),
-        ("groups", zeros),
-        ("packed", zeros),
-    ],
-)
-def test_another_scale_or_zero_point_is_a_defect(write: Record, way: str, wrong: Callable[[Kept], Any]) -> None:
-    found = _relaxed(write, kept(way, wrong))
-    assert [SITE] == sorted({origin.site.partition("/")[0] for origin in found.origins if origin.defect})
+@WAYS
+@pytest.mark.parametrize("wrong", [one_scale, all_scales, shifted, inverse])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_another_scale_is_named(write: Record, way: str, wrong: Callable[[Kept], Any], dtype: torch.dtype) -> None:
+    (origin,) = compare_traces(write(decoder(), IDS), write(decoder(kept(way, wrong)).to(dtype), IDS), profile="relaxed").origins
+    assert (f"{SITE}/aten.mul.Tensor#0", "weight-differs", f"{SITE}.scale") == (origin.site, origin.cause, origin.evidence["constant"])
+    assert origin.defect and origin.evidence["with_what_fits"] <= 2
+    assert "times what fits the reference's weight" in origin.statement
+
+
+class OneNumber(nn.Module):
+    """A projection by whole numbers and one scale, a number in the code."""
+
+    def __init__(self, weight: Tensor, times: float) -> None:
+        super().__init__()
+        self.right = float(weight.abs().max() / 127)
+        self.register_buffer("codes", (weight / self.right).round().to(torch.int8))
+        self.scale = self.right * times
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.codes.to(x.dtype) * self.scale)
+
+
+@pytest.mark.parametrize("times", [1.0, 1.3, 0.5])
+def test_another_scale_that_is_a_number(write: Record, times: float) -> None:
+    def change(model: Decoder) -> None:
+        model.layers[0].mlp.up_proj = OneNumber(model.layers[0].mlp.up_proj.weight, times)
+
+    (origin,) = _relaxed(write, change).origins
+    assert "layers.0.mlp.up_proj/aten.mul.Tensor#0" == origin.site
+    assert (times != 1.0, "quantised-weight" if times == 1.0 else "scalar-differs") == (origin.defect, origin.cause)
+    assert times == 1.0 or f"{times} times what fits" in origin.statement
+
+
+@pytest.mark.parametrize("way", ["groups", "packed"])
+def test_another_zero_point_is_no_scale(write: Record, way: str) -> None:
+    found = _relaxed(write, kept(way, zeros))
+    assert [(SITE, None)] == sorted({(one.site.partition("/")[0], one.cause) for one in found.origins if one.defect})
 
 
 def test_scales_along_the_other_axis_are_a_defect(write: Record) -> None:

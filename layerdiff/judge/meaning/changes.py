@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ class Change:
     def in_part(self, part: float) -> Change:
         """Results that lie a part of the way from what would be made to what is made; whole numbers go all the way."""
         return Change({call: _partly(way, part) for call, way in self.ways.items()})
+
+
+UNCHANGED: Final = Change()
 
 
 def instead(results: Mapping[str, Array]) -> Redone:

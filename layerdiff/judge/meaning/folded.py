@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning.changes import Change
+from layerdiff.judge.meaning.changes import UNCHANGED
 from layerdiff.judge.meaning.meeting import leaves_state
 from layerdiff.judge.meaning.region import Base, Region
+from layerdiff.judge.meaning.scales import other_scale
 from layerdiff.judge.meaning.stored import Stored
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
@@ -82,10 +83,31 @@ class Folding:
                 freed, notice = self._free(pair, region, inside, besides=besides)
                 left = [local for local in left if not any(local is one for one in freed)]
                 said += notice
+        blamed += (scaled := [one for pair in regions for one in self._other_scales(pair, left)])
+        left += scaled
+        findings = [*findings, *scaled]
         kept = {id(local) for local in left}
         gone = {body for local in blamed if id(local) not in kept and (body := _home(home, local)) is not None}
         gone -= {body for local in left if (body := _home(home, local)) is not None}
         return [local for local in findings if not _is_meaning(local) or id(local) in kept or _home(home, local) is None] + said, gone
+
+    def _other_scales(self, pair: Pair, left: list[Local]) -> list[Local]:
+        """A scale of codes that is all that is wrong in a module: said in place of what is `left` of it, which is taken out."""
+        inside = self._inside(pair, left)
+        region = self._region(pair, inside) if inside else None
+        found = other_scale(region) if region is not None and region.quantised else None
+        if found is None:
+            return []
+        left[:] = [local for local in left if not any(local is one for one in inside)]
+        worst = max(inside, key=lambda local: local.measured)
+        back = {t: r for r, t in self._calls.items()}
+        calls = back.get(found.call, -1), found.call
+        evidence = {"meaning": worst.measured, **found.evidence}
+        return [
+            replace(
+                worst, calls=calls, value="out", verdict=Verdict.DEFECT, statement=found.statement, cause=found.cause, evidence=evidence
+            )
+        ]
 
     def _around(self, bodies: Iterable[Pair]) -> list[Pair]:
         """The modules that are tried, the innermost first."""
@@ -155,7 +177,7 @@ class Folding:
         """Those of the findings inside a module that are folded weights, and what is said. `besides`: beside one fault that is none."""
         best: tuple[list[Local], Base] | None = None
         try:
-            if not besides and (base := region.base(Change())) is not None:
+            if not besides and (base := region.base(UNCHANGED)) is not None:
                 best = self._folded(pair, region, base, inside), base
             elif not besides:
                 self._parting.add(self._blamed(pair, inside))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning.changes import Change, instead, shifted, without
+from layerdiff.judge.meaning.changes import UNCHANGED, Change, instead, shifted, without
 from layerdiff.judge.meaning.decisions import with_decisions
 from layerdiff.judge.meaning.precision import Size, ratio_of
 from layerdiff.judge.meaning.stored import Stored
@@ -30,6 +30,8 @@ from layerdiff.trace.arguments import Arguments
 Array = NDArray[Any]
 Results = list[Array]
 """The difference of what two programs hand on: of each float that they do."""
+Scaled = tuple[str, Array]
+"""A weight of the target's by name, and what it is multiplied by, element by element."""
 _DRAWS: Final = 8
 _SIGMAS: Final = 12.0
 """How many standard deviations, estimated from the draws, the share of an undone change in what is left may be: with so few draws one
@@ -60,14 +62,14 @@ class Region:
 
     def __init__(self, setting: Setting, programs: Programs, stored: Stored, found: Sequence[Local]) -> None:
         """`found`: what is asked about later on."""
-        self._setting, self._programs, self._stored = setting, programs, stored
+        self.setting, self.programs, self.stored = setting, programs, stored
         body = programs.body
         self.calls = len(body.items.reference)
         self._cuts = [(body.calls, at, values) for at, values in body.interface.outputs]
         self._cuts += [(pair, at, values) for pair, handed in body.children.items() for at, values in handed.inputs]
         self._theirs = programs.run("target", watch=frozenset(local.calls[1] for local in found))
-        self._ours, self._kept = with_decisions(setting, programs, self._theirs, BodyVerdict())
-        if self._ours.opaque or self._theirs.opaque or not self._ours.cuts:
+        self.ours, self._kept = with_decisions(setting, programs, self._theirs, BodyVerdict())
+        if self.ours.opaque or self._theirs.opaque or not self.ours.cuts:
             raise CannotReplay("a call of the module cannot be run again")
         self._noise: list[Results] = []
         handed_on = [made for made in self._handed("target", self._theirs) if made.dtype.kind == "f"]
@@ -77,7 +79,7 @@ class Region:
     @property
     def quantised(self) -> str | None:
         """The dtype of the whole numbers that stand for weights in either program; None where there are none."""
-        for calls, run in zip(self._stored.codes, self._setting.runs, strict=True):
+        for calls, run in zip(self.stored.codes, self.setting.runs, strict=True):
             for call in calls:
                 for value in run.operation(call).inputs.values():
                     name = run.file.dtype_name(value)
@@ -85,11 +87,27 @@ class Region:
                         return name
         return None
 
+    def target_with(self, changed: Change, scaled: Scaled | None = None) -> Ran | None:
+        """The target's program with all that it makes, changed, or with a weight multiplied; None where it does not run."""
+        self.stored.scale(*(scaled or (None,)))
+        try:
+            return self._run("target", changed, watch=True)
+        finally:
+            self.stored.scale(None)
+
+    def apart_with(self, changed: Change, scaled: Scaled | None = None) -> float | None:
+        """How far the programs are apart then, in what roundings of the weights make then; None where they do not meet at all."""
+        theirs = None if self._kept else self.target_with(changed, scaled)
+        left = None if theirs is None else self._apart(self._handed("target", theirs), self._handed("reference", self.ours))
+        if theirs is None or left is None:
+            return None
+        return self._ratio(left, [self._draw(number, theirs, changed, scaled) for number in range(_DRAWS)])
+
     def weights(self, found: Sequence[Local] | None) -> list[str]:
         """The names of weights that are another in one of the runs: those that the calls of some findings read, or all of them."""
         names: dict[str, None] = {}
-        for here, (own, run) in enumerate(zip(self._stored.own_weights, self._setting.runs, strict=True)):
-            calls = list(self._programs.body.items)[here] if found is None else [local.calls[here] for local in found]
+        for here, (own, run) in enumerate(zip(self.stored.own_weights, self.setting.runs, strict=True)):
+            calls = list(self.programs.body.items)[here] if found is None else [local.calls[here] for local in found]
             for call in calls:
                 for value in () if call < 0 or run.is_module(call) else run.operation(call).inputs.values():
                     weight = run.weight(value)
@@ -101,7 +119,7 @@ class Region:
         """Both programs, the reference's `changed`; None where they do not meet even then."""
         if self._kept:  # a choice that the reference's program makes for itself, by more than rounding
             return None
-        ours = self._run("reference", changed) if changed else self._ours
+        ours = self._run("reference", changed) if changed else self.ours
         left = None if ours is None else self._apart(self._handed("target", self._theirs), self._handed("reference", ours))
         if ours is None or left is None:
             return None
@@ -116,7 +134,7 @@ class Region:
 
     def faulty(self, local: Local) -> list[Change]:
         """How the reference's program does at a finding that is a fault: what the target's call does, or what that made."""
-        if min(local.calls) < 0 or any(run.is_module(call) for run, call in zip(self._setting.runs, local.calls, strict=True)):
+        if min(local.calls) < 0 or any(run.is_module(call) for run, call in zip(self.setting.runs, local.calls, strict=True)):
             return []
         return [*self._in_its_way(local), *self._taken(local)]
 
@@ -152,18 +170,18 @@ class Region:
     def _sizes(self) -> list[Results]:
         """How what is handed on changes with the size of each weight of the target's that is another, and with what codes count from."""
         found: list[Results] = []
-        for name in sorted(self._stored.own_weights.target):
-            if self._stored.is_real(name):
-                self._stored.scale(name, 1.0 + _PART)
-                found += self._changed("target", Change(), self._theirs)
-                self._stored.scale(None)
-        if self._stored.codes.target:
-            found += self._changed("target", Change(dict.fromkeys(self._stored.codes.target, shifted(_PART))), self._theirs)
+        for name in sorted(self.stored.own_weights.target):
+            if self.stored.is_real(name):
+                self.stored.scale(name, 1.0 + _PART)
+                found += self._changed("target", UNCHANGED, self._theirs)
+                self.stored.scale(None)
+        if self.stored.codes.target:
+            found += self._changed("target", Change(dict.fromkeys(self.stored.codes.target, shifted(_PART))), self._theirs)
         return found
 
     def _undone(self, local: Local, base: Base) -> list[Results]:
         """How what is handed on changes where one program does at a finding as the other does, in each way in which that can be tried."""
-        if any(call >= 0 and run.is_module(call) for run, call in zip(self._setting.runs, local.calls, strict=True)):
+        if any(call >= 0 and run.is_module(call) for run, call in zip(self.setting.runs, local.calls, strict=True)):
             return []
         r, t = local.calls
         if r < 0:
@@ -186,15 +204,15 @@ class Region:
 
     def _in_its_way(self, local: Local) -> list[Change]:
         """What the target's call makes of what the reference's is given: with its own scalars, and its own weights."""
-        reference, target = self._setting.runs
+        reference, target = self.setting.runs
         ours, theirs = reference.operation(local.calls[0]), target.operation(local.calls[1])
         if ours.inputs.keys() != theirs.inputs.keys():
             return []
-        mine = self._stored.own_weights.target
+        mine = self.stored.own_weights.target
         own = {at: value for at, value in theirs.inputs.items() if (weight := target.weight(value)) is not None and weight[0] in mine}
 
         def way(given: Arguments, made: Mapping[str, Array]) -> Mapping[str, Array]:
-            weights = {position: self._stored.for_target(value) for position, value in own.items()}
+            weights = {position: self.stored.for_target(value) for position, value in own.items()}
             return instead(run_once(target, theirs, {**operands_by_position(ours, given), **weights}))(given, made)
 
         return [Change({ours.call: way})]
@@ -206,44 +224,52 @@ class Region:
 
     def _without(self, side: str, call: int) -> list[Change]:
         """A call left out."""
-        operation = getattr(self._setting.runs, side).operation(call)
+        operation = getattr(self.setting.runs, side).operation(call)
         return [] if operation.writes or set(operation.outputs) != {"out"} else [Change({call: without})]
 
-    def _run(self, side: str, changed: Change, *, rounding: bool = False) -> Ran | None:
+    def _run(self, side: str, changed: Change, *, rounding: bool = False, watch: bool = False) -> Ran | None:
         try:
-            noise = self._stored.rounding_of_codes(side) if rounding else None
-            return self._programs.run(side, kept=self._kept, redone=changed.ways, noise=noise)
+            noise = self.stored.rounding_of_codes(side) if rounding else None
+            return self.programs.run(side, kept=self._kept, redone=changed.ways, noise=noise, watch=watch)
         except CannotReplay:
             return None
 
     def _draws(self, count: int) -> list[Results]:
         """What roundings of the weights make of the difference, drawn at least `count` times."""
         while len(self._noise) < count:
-            self._stored.move(len(self._noise))
-            moved = []
-            for side, exact in (("target", self._theirs), ("reference", self._ours)):
-                ran = self._run(side, Change(), rounding=True)
+            self._noise.append(self._draw(len(self._noise), self._theirs))
+        return self._noise
+
+    def _draw(self, number: int, theirs: Ran, changed: Change = UNCHANGED, scaled: Scaled | None = None) -> Results:
+        """The `number`-th of them, of the target's program as it is, or changed and with a weight multiplied, which made `theirs`."""
+        moved = []
+        self.stored.move(number)
+        self.stored.scale(*(scaled or (None,)))
+        try:
+            for side, way, exact in (("target", changed, theirs), ("reference", UNCHANGED, self.ours)):
+                ran = self._run(side, way, rounding=True)
                 off = None if ran is None else self._apart(self._handed(side, ran), self._handed(side, exact))
                 if off is None:
                     raise CannotReplay("roundings of the weights make something that is not finite")
                 moved.append(off)
-            self._stored.move(None)
-            self._noise.append([one - other for one, other in zip(*moved, strict=True)])
-        return self._noise
+        finally:
+            self.stored.move(None)
+            self.stored.scale(None)
+        return [one - other for one, other in zip(*moved, strict=True)]
 
     def _handed(self, side: str, ran: Ran) -> Iterator[Array]:
         """What a program hands on, in the forms that the reference's has."""
-        forms = self._programs.body.forms
+        forms = self.programs.body.forms
         for pair, at, values in self._cuts:
-            shapes = [run.file.shape(value) for run, value in zip(self._setting.runs, values, strict=True)]
-            made, own = ran.cuts[getattr(Both(*pair), side), at], self._ours.cuts[pair[0], at]
+            shapes = [run.file.shape(value) for run, value in zip(self.setting.runs, values, strict=True)]
+            made, own = ran.cuts[getattr(Both(*pair), side), at], self.ours.cuts[pair[0], at]
             yield as_mask(forms.counted(made, shapes[0], shapes[1]), forms.counted(own, shapes[0], shapes[1]))
 
     def _apart(self, ones: Iterable[Array], others: Iterable[Array]) -> Results | None:
         """The difference of what two programs hand on; None where whole numbers, or what is not finite, differ."""
         found = []
         for one, other in zip(ones, others, strict=True):
-            x, y = self._setting.alike(one, other)
+            x, y = self.setting.alike(one, other)
             if x.dtype.kind != "f":
                 if not np.array_equal(x, y):
                     return None

@@ -44,7 +44,7 @@ class Stored(Incoming):
         self._moved: dict[tuple[str, int], Array | None] = {}
         self._random = np.random.default_rng(0)
         self._drawing = False
-        self._scaled: tuple[str, float] | None = None
+        self._scaled: tuple[str, float | Array] | None = None
         self.own_weights = Both(_alone(runs.reference, constants, body, "reference"), _alone(runs.target, constants, body, "target"))
         """Weights of each side that are not the other's, by name."""
         self.codes = Both(
@@ -66,8 +66,8 @@ class Stored(Incoming):
             run.file.text(int(run.file.values.name[row])) == name and _kind(run, row) == "float" for row in range(len(run.file.values))
         )
 
-    def scale(self, name: str | None, by: float = 1.0) -> None:
-        """Multiply the target's weight of that name; None for none."""
+    def scale(self, name: str | None, by: float | Array = 1.0) -> None:
+        """Multiply the target's weight of that name, by a number or element by element; None for none."""
         self._scaled = None if name is None else (name, by)
 
     def for_reference(self, value: int) -> Array:
@@ -79,7 +79,8 @@ class Stored(Incoming):
         """The contents that the target's program reads. Raises CannotReplay."""
         moved = self._drawn("target", value) if self._drawing else None
         if self._scaled is not None and (weight := self._runs.target.weight(value)) is not None and weight[0] == self._scaled[0]:
-            return np.array(super().for_target(value) * self._scaled[1])
+            whole = np.array(self._contents(self._runs.target, weight[1]) * self._scaled[1])
+            return viewed(self._runs.target, whole, weight[1], weight[2])
         return super().for_target(value) if moved is None else moved
 
     def rounding_of_codes(self, side: str) -> Noise:

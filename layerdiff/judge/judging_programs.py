@@ -28,7 +28,7 @@ from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.programs.coverage import is_covered
 from layerdiff.judge.programs.incoming import Incoming
-from layerdiff.judge.programs.noise import Rounding, is_product
+from layerdiff.judge.programs.noise import Rounding
 from layerdiff.judge.programs.padding import dead_tokens, padded_positions
 from layerdiff.judge.programs.reading import Reading
 from layerdiff.judge.programs.running import Programs
@@ -161,12 +161,7 @@ class _Judge:
             for _, (r, t) in body.interface.outputs:
                 self._vote(votes, r, t)
         expected = {name: votes_of.most_common(1)[0][0] for name, votes_of in votes.items()}
-        products: Counter[str] = Counter()
-        for body in all_bodies:
-            for call in body.items.target:
-                if not self.runs.target.is_module(call) and is_product(operation := self.runs.target.operation(call)):
-                    products.update(self.runs.target.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
-        product = products.most_common(1)[0][0] if products else None
+        product = self.runs.target.product_dtype
         laid = isinstance(self.runs.target.file, Overlaid)
         return Setting(self.runs, self.contents, expected, Rounding(self.runs, expected, product), forms_at=self._forms_at, laid=laid)
 

@@ -5,25 +5,23 @@ Nothing is run here and torch is not needed. Calls and values are numbers, as in
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.replay.weights import Weight, Weights
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import ABSENT, CallKind, CallStatus, Role, ValueKind
+from layerdiff.trace.schema import ABSENT, CallKind, CallStatus, Role
 
+_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "_grouped_mm", "addmv", "mv", "dot"})
 _CASTS: Final = frozenset({"aten._to_copy.default"})
-_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 _LAZY: Final = {"aten._conj.default": "conj", "aten._neg_view.default": "neg"}
-_MOST_CASTS: Final = 4
-_MOST_VIEWS: Final = 16
-"""One after another, that are followed to a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,11 @@ class Operation:
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else self.name
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product, a convolution or attention: what autocast computes in the lower dtype."""
+        return self.base in _PRODUCTS or "attention" in self.base
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -73,16 +76,6 @@ class Place:
         return self.offset + 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
 
-class Weight(NamedTuple):
-    """Which weight a value is."""
-
-    name: str
-    whole: int
-    """The value of all of it."""
-    place: Place
-    """Where in its memory the value lies; of a cast, what it is a cast of."""
-
-
 class Recorded:
     """The calls and values of one file. `trust`: namespaces, beside ATen, whose operators may be run again."""
 
@@ -91,8 +84,6 @@ class Recorded:
         self.trust = frozenset(trust)
         self._operations: dict[int, Operation] = {}
         self._places: dict[int, Place] = {}
-        self._weights: dict[int, Weight | None] = {}
-        self._named: dict[int, list[tuple[int, str]]] | None = None
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -222,89 +213,26 @@ class Recorded:
         kinds = [dtype_named(self.file.dtype_name(value)) for value in (operation.inputs["in[0]"], operation.outputs["out"])]
         return all(kind is not None and kind.kind == "float" for kind in kinds)
 
+    @cached_property
+    def product_dtype(self) -> str | None:
+        """The dtype of most matrix products; None where there are none."""
+        counted = Counter[str]()
+        for call in np.flatnonzero(self.file.calls.kind == CallKind.OPERATOR).tolist():
+            if (operation := self.operation(call)).is_product:
+                counted.update(self.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
+        return counted.most_common(1)[0][0] if counted else None
+
     def weight(self, value: int) -> Weight | None:
         """The parameter or buffer that a value is, or is a part of, in its own dtype or as a cast (autocast); None for none.
 
         A buffer that was written to while recording is state, and no weight. Several may lie in one memory (flat parameters): then it
         is the smallest in which the value lies whole.
         """
-        if value not in self._weights:
-            self._weights[value] = self._find_weight(value)
-        return self._weights[value]
-
-    def _find_weight(self, value: int) -> Weight | None:
-        place = self.place(value)
-        for _ in range(_MOST_CASTS):
-            found = self._weight_at(place)
-            if found is not None or place.memory[0] in self._written:
-                return found
-            cast = self._behind_views(value)
-            source = self._cast_from(cast)
-            if source is None:
-                return None
-            out, given = self.place(cast), self.place(source)
-            if (out.shape, out.strides) != (given.shape, given.strides):
-                return None
-            place = replace(place, memory=given.memory, offset=place.offset - out.offset + given.offset, version=given.version)
-            value = source
-        return None
-
-    def _behind_views(self, value: int) -> int:
-        """What a value is a view of, as far as that was recorded."""
-        memory = self.place(value).memory
-        for _ in range(_MOST_VIEWS):
-            call = int(self.producer[value])
-            operation = self.operation(call) if call >= 0 else None
-            seen = () if operation is None or not self.is_view(operation) else operation.inputs.values()
-            behind = next((one for one in seen if self.place(one).memory == memory), None)
-            if behind is None:
-                break
-            value = behind
-        return value
-
-    def _cast_from(self, value: int) -> int | None:
-        """What a value is a cast of: what the call that made it was given; a weight, where it was made before anything was recorded."""
-        call = int(self.producer[value])
-        if call >= 0:
-            return operation.inputs["in[0]"] if self.is_float_cast(operation := self.operation(call)) else None
-        fingerprint = self.file.fingerprint(value)
-        return None if fingerprint is None else self._rounded.get((self.file.dtype_name(value), *fingerprint))
+        return self._weights.of(value)
 
     @cached_property
-    def _rounded(self) -> dict[tuple[str, int, int], int]:
-        """Weights by what they are once rounded to a narrower dtype: its name, and the fingerprint there."""
-        found: dict[tuple[str, int, int], int] = {}
-        for row in np.flatnonzero(self.file.values.kind != ValueKind.ACTIVATION).tolist():
-            detail = self.file.json(int(self.file.values.detail[row]))
-            rounded = detail.get("rounded") if isinstance(detail, dict) else None
-            for name, text in rounded.items() if isinstance(rounded, dict) else ():
-                if isinstance(text, str) and _FINGERPRINT.fullmatch(text):
-                    found.setdefault((name, int(text[:16], 16), int(text[16:], 16)), row)
-        return found
-
-    def _weight_at(self, place: Place) -> Weight | None:
-        if self._named is None:
-            columns = self.file.values
-            self._named = {}
-            for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
-                name = self.file.text(int(columns.name[row]))
-                if name is not None:
-                    self._named.setdefault(self.place(row).memory[0], []).append((row, name))
-        inside = self._named.get(place.memory[0], [])
-        if not inside or place.memory[0] in self._written:
-            return None
-        if len(inside) > 1:
-            wholes = [(self.place(row), row, name) for row, name in inside]
-            around = [
-                one for one in wholes if one[0].memory == place.memory and one[0].offset <= place.offset and place.extent <= one[0].extent
-            ]
-            inside = [(row, name) for _, row, name in sorted(around, key=lambda one: one[0].extent - one[0].offset)]
-        return Weight(inside[0][1], inside[0][0], place) if inside else None
-
-    @cached_property
-    def _written(self) -> set[int]:
-        columns = self.file.values
-        return set(columns.memory[np.flatnonzero((columns.version > 0) & (columns.memory >= 0))].tolist())
+    def _weights(self) -> Weights:
+        return Weights(self)
 
     def readers(self, memories: Iterable[int]) -> set[int]:
         """The operator calls that read one of these memories."""

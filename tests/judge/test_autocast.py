@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from layerdiff.compare import compare_traces
 from layerdiff.record.recorder import Recorder
 from tests.judge.test_folded import defects, gains, scales
-from tests.programs import IDS, Decoder, Record, decoder, kinds
+from tests.programs import IDS, Decoder, Record, decoder, kinds, seeded
 
 OTHER = torch.randint(0, 31, (2, 6), generator=torch.Generator().manual_seed(4))
 STEPS = [(IDS,), (OTHER,), (IDS,)]
@@ -98,3 +100,34 @@ def test_a_cast_of_what_the_weight_was_before_is_another_weight(tmp_path: Path) 
     reference = warmed_up(tmp_path / "r.h5", projection, enabled=False)
     comparison = compare_traces(reference, warmed_up(tmp_path / "t.h5", after=projection))
     assert ["layers.1.self_attn.o_proj"] == [site.partition("/")[0] for site, _, _ in defects(comparison)]
+
+
+class Rounded(nn.Module):
+    """Computes in fp32, with weights that were rounded to bf16: beforehand, or in the first step."""
+
+    def __init__(self, which: str, *, beforehand: bool, wide: bool) -> None:
+        super().__init__()
+        self.embed, self.linear, self.out = nn.Embedding(31, 16), nn.Linear(16, 16, bias=False), nn.Linear(16, 16)
+        self.which, self.beforehand, self.wide, self.kept = which, beforehand, wide, {}
+
+    def keep(self) -> None:
+        weight = getattr(self, self.which).weight.detach().bfloat16()
+        self.kept[self.which] = weight.float() if self.wide else weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.which and not self.kept:
+            self.keep()
+        weights = {name: self.kept.get(name, getattr(self, name).weight) for name in ("embed", "linear")}
+        x = functional.embedding(ids, weights["embed"]).float()
+        return self.out(functional.linear(x, weights["linear"].float()))
+
+
+@pytest.mark.parametrize("which", ["embed", "linear"])
+@pytest.mark.parametrize("beforehand", [True, False])
+@pytest.mark.parametrize("wide", [True, False])
+def test_weights_that_a_run_rounds_though_it_multiplies_in_more_are_others(write: Record, which: str, beforehand: bool, wide: bool) -> None:
+    model = seeded(Rounded(which, beforehand=beforehand, wide=wide))
+    if beforehand:
+        model.keep()
+    reference = write(seeded(Rounded("", beforehand=False, wide=False)), steps=STEPS)
+    assert defects(compare_traces(reference, write(model, steps=STEPS)))

@@ -11,6 +11,9 @@ import pytest
 
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
+from layerdiff.measure.full import full
+from layerdiff.rows.tensor.pair import open_tensor
+from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from tests.parallel.vocabulary import Vocabulary, record, record_copy, record_rank
 
@@ -95,6 +98,17 @@ def test_copies_of_a_model_fill_it_up_once(reference: Vocabulary, target: Vocabu
         ]
     said = "the target fills 97 places up to 100; the 3" if target.padded else "the reference fills 97 places up to 128; the 31"
     assert any(said in notice.statement for notice in comparison.notices if notice.kind == "layout-padded")
+
+
+@pytest.mark.parametrize("reference_size", [1, 2])
+@pytest.mark.parametrize(("reference", "target"), [(PLAIN, FILLED), (FILLED, PLAIN)], ids=["target", "reference"])
+def test_every_value_opens_as_it_was_compared(reference: Vocabulary, target: Vocabulary, reference_size: int, runs: Runs) -> None:
+    comparison, traces = runs.compared(reference, target, 2, reference_size), Traces()
+    for pair in range(len(comparison.pairs["site"])):
+        sides = open_tensor(traces, comparison, pair).sides
+        figure = full(sides.reference.whole, sides.target.whole).rel_l2
+        assert float(comparison.pairs["rel_l2"][pair]) == pytest.approx(figure, rel=1e-6, nan_ok=True)
+    traces.close()
 
 
 FAULTS = {

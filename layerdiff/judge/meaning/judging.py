@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
-from layerdiff.judge.meaning.naming import changed_call, name_call, name_wiring, other_draws
+from layerdiff.judge.meaning.handed import name_wiring
+from layerdiff.judge.meaning.naming import changed_call, name_call, other_draws
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.meaning.suspects import nearly

@@ -8,7 +8,7 @@ a value that both make is looked at last: rewritten on the way to a right value,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from layerdiff.align.forms import same_form
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.equals import Equals
-from layerdiff.judge.meaning.makers import Paired
+from layerdiff.judge.meaning.handed import given_another, missing
 from layerdiff.judge.meaning.mending import only_number, other_number, other_scalars, with_scalars
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.meaning.suspects import Suspects, suspects
-from layerdiff.judge.meaning.wording import never_makes, numbered, shown
+from layerdiff.judge.meaning.wording import Named, never_makes, shown
 from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.running import Programs, Ran, Redone
 from layerdiff.judge.programs.setting import NOTHING, Cut
@@ -28,7 +28,6 @@ from layerdiff.judge.programs.wiring import Wiring
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.once import operands_by_position, run_once
-from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
@@ -45,7 +44,7 @@ def name_call(
     figure: float,
     off: Callable[[Ran], float],
     passed: Mapping[int, Redone] = {},
-) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+) -> Named | None:
     """The call where the programs part on their way to a cut, by `figure`: calls, position, evidence.
 
     `off`: how far another run of the target's program is off there; `passed`: what calls of it do that are passed over.
@@ -63,8 +62,8 @@ def name_call(
         return None
     call, position = seen.other
     there = programs.aligned.get(call, -1)
-    if there < 0 and (missing := seen.paired.between("reference", call)) is not None:
-        return _missing(programs, missing, None)
+    if there < 0 and (lacking := seen.paired.between("reference", call)) is not None:
+        return missing(programs, lacking, None)
     return (call, there), position, {"static": never_makes("target", programs.runs.reference, call)}
 
 
@@ -74,7 +73,7 @@ def _of_the_target(
     seen: Suspects,
     off: Callable[[Ran], float],
     passed: Mapping[int, Redone],
-) -> tuple[tuple[int, int], str, dict[str, Any]]:
+) -> Named:
     """Of the first result of the target's that the reference never makes: the call, or what stands behind it."""
     assert seen.first is not None
     call, position = seen.first
@@ -82,7 +81,7 @@ def _of_the_target(
     if partner < 0:
         return _without_partner(programs, seen, off, passed)
     if wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call):
-        rewired = _given_another(programs, seen.paired, partner, call)
+        rewired = given_another(programs, seen.paired, partner, call)
         if rewired is not None:
             return rewired
     evidence = _static_difference(programs, wiring, partner, call)
@@ -92,9 +91,7 @@ def _of_the_target(
     return (partner, call), position, evidence
 
 
-def _without_partner(
-    programs: Programs, seen: Suspects, off: Callable[[Ran], float], passed: Mapping[int, Redone]
-) -> tuple[tuple[int, int], str, dict[str, Any]]:
+def _without_partner(programs: Programs, seen: Suspects, off: Callable[[Ran], float], passed: Mapping[int, Redone]) -> Named:
     """Of a call of the target's without partner: another number, another operator, one more; or no more than that it is the first."""
     assert seen.first is not None
     (call, position), other, runs = seen.first, seen.other, programs.runs
@@ -130,123 +127,6 @@ def _meets_with(
         return False
 
 
-def _given_another(programs: Programs, paired: Paired, reference: int, target: int) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
-    """An operand of two aligned calls that comes from elsewhere.
-
-    The two calls are named; or the one whose result the target hands to nobody.
-    """
-    ours, theirs, makers = programs.runs.reference, programs.runs.target, paired.makers
-    for position, value in theirs.operation(target).inputs.items():
-        partner = ours.operation(reference).inputs.get(position)
-        if partner is None:
-            continue
-        here, there = makers.reference.source((reference, position)), makers.target.source((target, position))
-        if paired.same((reference, position), (target, position)):
-            continue
-        alone = here is not None and there is not None and here not in programs.aligned and there not in programs.aligned.values()
-        if here is not None and there is not None and alone and paired.is_in_place_of(here, there):
-            return (here, there), "out", {"static": f"{shown(theirs, there)}, reference {shown(ours, here)}"}
-        missing = None if here is None or here in programs.aligned else paired.between("reference", here)
-        if missing is not None:
-            return _missing(programs, missing, shown(theirs, target))
-        added = None if there is None or there in programs.aligned.values() else paired.between("target", there)
-        if added is not None:
-            return (-1, added), "out", {"static": f"the target adds {shown(theirs, added)}"}
-        if here is not None and programs.aligned.get(here) is not None and programs.aligned.get(here) != there:
-            made, usual = "" if there is None else shown(theirs, there), shown(ours, here)
-            if there is not None and made == usual:
-                made, usual = numbered(theirs, there), numbered(ours, here)
-            came = _crossed(programs, "target", value)
-            given = f"what {made} makes" if made else "a value that came in" if came is None else came.words
-            static = f"{shown(theirs, target)} is given {given} in place of what {usual} makes"
-            if makers.target.readers(programs.aligned[here]):
-                return (reference, target), "out", {"static": static}
-            return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
-        if here is None and there is None:
-            crossed = Both(_crossed(programs, "reference", partner), _crossed(programs, "target", value))
-            if crossed.reference is not None and crossed.target is not None and crossed.reference.source != crossed.target.source:
-                given, usual = crossed.target.words, crossed.reference.words
-                return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {given} in place of {usual}"}
-    return None
-
-
-class _Crossed(NamedTuple):
-    """How a value came into a body."""
-
-    source: object
-    """By which call inside it, and at which position; or as which of its inputs."""
-    words: str
-    whole: bool
-    """Whether it is all of that, as it came."""
-
-
-def _crossed(programs: Programs, side: str, value: int) -> _Crossed | None:
-    """How a value came into the body; None where it did not."""
-    run: Recorded = getattr(programs.runs, side)
-    here, place = 0 if side == "reference" else 1, run.place(value)
-    for pair, interface in programs.body.children.items():
-        for position, values in interface.outputs:
-            if (came := run.place(values[here])).memory[0] == place.memory[0]:
-                hands_on = "hands on" if position == "out" else f"hands on as {position}"
-                return _Crossed((pair, position), f"what {run.file.site(pair[here]) or 'the root'} {hands_on}", came == place)
-    for position, values in programs.body.interface.inputs:
-        if (came := run.place(values[here])).memory[0] == place.memory[0]:
-            return _Crossed(position, f"{position} of the module", came == place)
-    return None
-
-
-def _alike(one: Mapping[str, Array] | None, other: Mapping[str, Array] | None) -> bool:
-    """Whether two calls made the same first value."""
-    if not one or not other:
-        return False
-    made = next(iter(one.values())), next(iter(other.values()))
-    if made[0].shape != made[1].shape:
-        return Equals([made[1]]).has(made[0]) or Equals([made[0]]).has(made[1])
-    return row_difference(unmasked(made[0]), unmasked(made[1])).figure <= NOTHING
-
-
-def name_wiring(programs: Programs, cut: Cut) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
-    """Where every value has its equal and a cut is handed another one all the same: the call whose result the reference hands on.
-
-    Where that came in, the body itself; None where the reference has a value of its own there, which no value of the target's is.
-    """
-    body, (pair, position) = programs.body, cut
-    crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
-    value, there = next(values for at, values in crossing if at == position)
-    handed = pair != body.calls
-    evidence: dict[str, Any] = {"handed_to": {"site": programs.runs.target.file.site(pair[1]), "value": position}} if handed else {}
-    made = _last_maker(programs, "reference", value)
-    if made is not None:
-        static = f"the target hands on another value than {shown(programs.runs.reference, made)} makes"
-        return (made, programs.aligned.get(made, -1)), "out", {**evidence, "static": static}
-    usual, given = _crossed(programs, "reference", value), _crossed(programs, "target", there)
-    weight, maker = programs.runs.reference.weight(value), _last_maker(programs, "target", there)
-    if usual is None and weight is None and programs.incoming.partner(value) is None:
-        return None
-    if usual is not None and given is not None and usual.source == given.source and usual.whole and given.whole:
-        return None  # handed on as it came
-    was = weight[0] if usual is None and weight is not None else None if usual is None else usual.words
-    is_now = None if given is None else given.words
-    if maker is not None:
-        is_now = f"what {shown(programs.runs.target, maker)} makes"
-    static = f"hands on {'another view of' if was == is_now else f'{is_now} in place of'} {was}"
-    if was is None or is_now is None:
-        static = "hands on another value than the reference does"
-    return body.calls, "out" if handed else position, {**evidence, "static": static}
-
-
-def _last_maker(programs: Programs, side: str, value: int) -> int | None:
-    """The last operator call of the body that makes what lies where a value does, views left out; None where it came in."""
-    run: Recorded = getattr(programs.runs, side)
-    memory = run.place(value).memory[0]
-    makers = (i for i in reversed(getattr(programs.body.items, side)) if not run.is_module(i) and not run.is_view(run.operation(i)))
-    return next((i for i in makers if _makes(run, i, memory)), None)
-
-
-def _makes(run: Recorded, call: int, memory: int) -> bool:
-    return any(run.place(value).memory[0] == memory for value in run.operation(call).outputs.values())
-
-
 def other_draws(programs: Programs, wiring: Wiring) -> list[Local]:
     """Random calls that are given other scalars: what they drew is taken as recorded on both sides, so that nothing else shows it."""
     found = []
@@ -261,22 +141,7 @@ def other_draws(programs: Programs, wiring: Wiring) -> list[Local]:
     return found
 
 
-def _missing(programs: Programs, call: int, following: str | None) -> tuple[tuple[int, int], str, dict[str, Any]]:
-    """A call of the reference's that the target does not make; or the module that the target never runs, where it stands in one."""
-    run = programs.runs.reference
-    module, outermost = int(run.file.calls.parent[call]), None
-    while module in programs.body.unpaired.reference:
-        outermost, module = module, int(run.file.calls.parent[module])
-    if outermost is not None:
-        named = run.file.text(int(run.file.calls.type[outermost])) or "module"
-        return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
-    evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
-    return (call, -1), "out", evidence if following is None else {**evidence, "next": following}
-
-
-def changed_call(
-    programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut
-) -> tuple[tuple[int, int], str, dict[str, Any]] | None:
+def changed_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut: Cut) -> Named | None:
     """The first two aligned calls on the way to a cut that are given other scalars, and make something else of one shape."""
     changed = _first_changed(programs, wiring, ours, theirs, cone(programs, "target", cut))
     if changed is None:

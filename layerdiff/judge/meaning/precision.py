@@ -16,7 +16,6 @@ from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.programs.bodies import Body
-from layerdiff.judge.programs.noise import is_product
 from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
@@ -112,11 +111,11 @@ def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> l
     products = {
         value
         for call in body.items.target
-        if call not in children and is_product(run.operation(call))
+        if call not in children and run.operation(call).is_product
         for value in _through_views(run, body, run.operation(call).inputs.values())
     }
     for call in body.items.target:
-        if call not in children and is_product(run.operation(call)):
+        if call not in children and run.operation(call).is_product:
             given |= {run.file.dtype_name(value) for value in run.operation(call).outputs.values()} & {setting.rounding.product_dtype}
     found = []
     for call in body.items.target:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from layerdiff.replay.recorded import Recorded
 
+Named = tuple[tuple[int, int], str, dict[str, Any]]
+"""The reference's call and the target's at which two programs part, the position of a result, and the evidence."""
 _NEVER: Final = "never makes what"
 
 

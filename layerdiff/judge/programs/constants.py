@@ -18,8 +18,9 @@ from layerdiff.align.filling import leading
 from layerdiff.arithmetic.formats import format_named, round_to
 from layerdiff.judge.programs.fused import FusedRows
 from layerdiff.judge.programs.quantised import quantised_width
-from layerdiff.replay.recorded import Place, Recorded, Weight, row_major
+from layerdiff.replay.recorded import Place, Recorded, row_major
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.replay.weights import Weight
 from layerdiff.sides import Both
 from layerdiff.trace.schema import ValueKind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,6 @@ from layerdiff.trace.dtypes import dtype_named
 Array = NDArray[Any]
 Noise = Callable[[Operation, Arguments, dict[str, Array]], dict[str, Array]]
 """Results with what rounding may make of them, from exact ones."""
-_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "convolution", "_grouped_mm", "addmv", "mv", "dot"})
-
-
-def is_product(operation: Operation) -> bool:
-    """Whether a call is a matrix product, a convolution or attention: what autocast computes in the lower dtype."""
-    return operation.base in _PRODUCTS or "attention" in operation.base
 
 
 @dataclass
@@ -63,7 +57,7 @@ class Rounding:
                 candidates: list[str | None] = [self._dtype(value)] if beside is None else [files.target.dtype_name(beside)]
                 if beside is None:
                     candidates.append(coarsest)
-                    if is_product(operation):
+                    if operation.is_product:
                         candidates.append(self.product_dtype)
                 names[value] = max(candidates, key=self._unit)
             return self._noisy(operation, args, results, lambda value: names.get(value))

@@ -17,7 +17,7 @@ from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import allowed_margin, flip_of
 from layerdiff.judge.meaning.precision import ratio_to_spread
-from layerdiff.judge.programs.noise import Noise, Rounding, is_product
+from layerdiff.judge.programs.noise import Noise, Rounding
 from layerdiff.judge.programs.setting import RATIO
 from layerdiff.judge.tables import BEYOND, Verdict
 from layerdiff.judge.teams.bodies import TeamBody
@@ -49,7 +49,7 @@ class TeamRounding:
                 if all((known := dtype_named(name)) is not None and known.kind == "float" for name in names):
                     votes.setdefault(names[0], Counter())[names[1]] += 1
         expected = {name: one.most_common(1)[0][0] for name, one in votes.items()}
-        product = _product_dtype(runs.target[0])
+        product = runs.target[0].product_dtype
         sides = [{file: Rounding(Both(runs.reference[0], run), expected, product) for file, run in enumerate(runs.target)}]
         sides.append({file: Rounding(Both(run, runs.target[0]), expected, product) for file, run in enumerate(runs.reference)})
         return cls(runs, expected, sides[1], sides[0])
@@ -61,14 +61,6 @@ class TeamRounding:
     def as_recorded(self) -> dict[int, Noise]:
         """Noise for the ranks' programs at their own dtypes."""
         return {file: one.as_recorded for file, one in self.target.items()}
-
-
-def _product_dtype(run: Recorded) -> str | None:
-    counted: Counter[str] = Counter()
-    for call in range(len(run.file.calls)):
-        if not run.is_module(call) and is_product(operation := run.operation(call)):
-            counted.update(run.file.dtype_name(value) for value in list(operation.outputs.values())[:1])
-    return counted.most_common(1)[0][0] if counted else None
 
 
 def decisions(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan) -> Iterator[tuple[tuple[int, int], Local]]:

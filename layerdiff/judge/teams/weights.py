@@ -17,8 +17,9 @@ from layerdiff.align.placements import infer
 from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.programs.constants import read_weight, viewed, whole_constants
 from layerdiff.judge.teams.crossings import Crossing
-from layerdiff.replay.recorded import Recorded, Weight
+from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.replay.weights import Weight
 from layerdiff.sides import Both
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.filling import NOTHING_FILLED
+from layerdiff.align.filling import NOTHING_FILLED, Fillings, leading
 from layerdiff.align.placement import PAD, Placement
 from layerdiff.align.placements import infer
 from layerdiff.align.runs import Run
@@ -113,13 +113,35 @@ def _readings(value: PlacedValue, ours: Sequence[_Part], theirs: Sequence[_Part]
         known = _placement(value) or infer(whole.numbers, [part.numbers for part in held], None)
         if known.name == value.name:
             yield known, whole, held
+            yield known, _counted(known, whole, held), held
         return
     numbers, files = tuple(range(len(ours))), Both(tuple(file for file, _ in ours), tuple(file for file, _ in theirs))
-    for same in (None, True, False):  # whether the two runs are cut alike was told by all weights
-        mine, other = (tuple((i, one) for i, (_, one) in enumerate(side)) for side in (ours, theirs))
-        _, placed = measure_both(files, mine, other, {}, same, Both([], []), NOTHING_FILLED)
+    mine, other = (tuple((i, one) for i, (_, one) in enumerate(side)) for side in (ours, theirs))
+    ways = [(same, NOTHING_FILLED) for same in (None, True, False)]  # whether the two runs are cut alike was told by all weights
+    for same, fillings in [*ways, (None, _filled(ours, theirs))]:
+        _, placed = measure_both(files, mine, other, {}, same, Both([], []), fillings)
         if placed is not None and placed.ours is not None and placed.placement.name == value.name and len(placed.our_files) == len(numbers):
             yield placed.placement, joined(placed.ours, placed.shape or value.shape, [kept(file, one) for file, one in ours]), held
+
+
+def _counted(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> Kept:
+    """The reference's value as it is compared where it is the reference that is filled up in a dimension."""
+    bits = whole.bits
+    if placement.kind == "sharded":
+        bits = leading(bits, placement.dim, 1 + max(int(at.max(initial=PAD)) for at in placement.positions))
+    elif bits.ndim == parts[0].bits.ndim:
+        for dim, size in enumerate(parts[0].bits.shape):
+            bits = leading(bits, dim, size)
+    return Kept(whole.dtype, bits)
+
+
+def _filled(ours: Sequence[_Part], theirs: Sequence[_Part]) -> Fillings:
+    """The sizes that one side may have filled up: weights told which they were."""
+    found: set[tuple[int, int]] = set()
+    for mine, other in zip(*(zip(*(file.shape(one) for file, one in side), strict=False) for side in (ours, theirs)), strict=False):
+        if set(mine) != set(other):
+            found |= {(a, b) for a in {*mine, sum(mine)} for b in {*other, sum(other)} if a != b}
+    return Fillings(frozenset(found))
 
 
 def _placement(value: PlacedValue) -> Placement | None:

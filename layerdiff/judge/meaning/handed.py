@@ -1,0 +1,139 @@
+"""Where what a call is given, or a module hands on, comes from: another call, another module or another input than the reference's."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from layerdiff.judge.meaning.makers import Paired
+from layerdiff.judge.meaning.wording import Named, numbered, shown
+from layerdiff.judge.programs.running import Programs
+from layerdiff.judge.programs.setting import Cut
+from layerdiff.replay.recorded import Recorded
+
+
+def given_another(programs: Programs, paired: Paired, reference: int, target: int) -> Named | None:
+    """An operand of two aligned calls that comes from elsewhere.
+
+    The two calls are named; or the one whose result the target hands to nobody.
+    """
+    ours, theirs, makers = programs.runs.reference, programs.runs.target, paired.makers
+    for position, value in theirs.operation(target).inputs.items():
+        partner = ours.operation(reference).inputs.get(position)
+        if partner is None:
+            continue
+        here, there = makers.reference.source((reference, position)), makers.target.source((target, position))
+        if paired.same((reference, position), (target, position)):
+            continue
+        alone = here is not None and there is not None and here not in programs.aligned and there not in programs.aligned.values()
+        if here is not None and there is not None and alone and paired.is_in_place_of(here, there):
+            return (here, there), "out", {"static": f"{shown(theirs, there)}, reference {shown(ours, here)}"}
+        lacking = None if here is None or here in programs.aligned else paired.between("reference", here)
+        if lacking is not None:
+            return missing(programs, lacking, shown(theirs, target))
+        added = None if there is None or there in programs.aligned.values() else paired.between("target", there)
+        if added is not None:
+            return (-1, added), "out", {"static": f"the target adds {shown(theirs, added)}"}
+        if here is not None and programs.aligned.get(here) is not None and programs.aligned.get(here) != there:
+            made, usual = "" if there is None else shown(theirs, there), shown(ours, here)
+            if there is not None and made == usual:
+                made, usual = numbered(theirs, there), numbered(ours, here)
+            came = _crossed(programs, "target", value)
+            given = f"what {made} makes" if made else "a value that came in" if came is None else came.words
+            static = f"{shown(theirs, target)} is given {given} in place of what {usual} makes"
+            if makers.target.readers(programs.aligned[here]):
+                return (reference, target), "out", {"static": static}
+            return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
+        if here is None and (other := _in_place_of_what_came(programs, partner, value, there)) is not None:
+            return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {other}"}
+    return None
+
+
+def _in_place_of_what_came(programs: Programs, reference: int, target: int, made: int | None) -> str | None:
+    """In words, what the target is given in place of what came into the reference's body; `made`: the call that made it there."""
+    usual = _crossed(programs, "reference", reference)
+    if usual is None:
+        return None
+    if made is not None:
+        return f"what {shown(programs.runs.target, made)} makes in place of {usual.words}"
+    came = _crossed(programs, "target", target)
+    return None if came is None or came.source == usual.source else f"{came.words} in place of {usual.words}"
+
+
+class _Crossed(NamedTuple):
+    """How a value came into a body."""
+
+    source: object
+    """By which call inside it, and at which position; or as which of its inputs."""
+    words: str
+    whole: bool
+    """Whether it is all of that, as it came."""
+
+
+def _crossed(programs: Programs, side: str, value: int) -> _Crossed | None:
+    """How a value came into the body; None where it did not."""
+    run: Recorded = getattr(programs.runs, side)
+    here, place = 0 if side == "reference" else 1, run.place(value)
+    for pair, interface in programs.body.children.items():
+        for position, values in interface.outputs:
+            if (came := run.place(values[here])).memory[0] == place.memory[0]:
+                hands_on = "hands on" if position == "out" else f"hands on as {position}"
+                return _Crossed((pair, position), f"what {run.file.site(pair[here]) or 'the root'} {hands_on}", came == place)
+    for position, values in programs.body.interface.inputs:
+        if (came := run.place(values[here])).memory[0] == place.memory[0]:
+            return _Crossed(position, f"{position} of the module", came == place)
+    return None
+
+
+def name_wiring(programs: Programs, cut: Cut) -> Named | None:
+    """Where every value has its equal and a cut is handed another one all the same: the call whose result the reference hands on.
+
+    Where that came in, the body itself; None where the reference has a value of its own there, which no value of the target's is.
+    """
+    body, (pair, position) = programs.body, cut
+    crossing = body.interface.outputs if pair == body.calls else body.children[pair].inputs
+    value, there = next(values for at, values in crossing if at == position)
+    handed = pair != body.calls
+    evidence: dict[str, Any] = {"handed_to": {"site": programs.runs.target.file.site(pair[1]), "value": position}} if handed else {}
+    made = _last_maker(programs, "reference", value)
+    if made is not None:
+        static = f"the target hands on another value than {shown(programs.runs.reference, made)} makes"
+        return (made, programs.aligned.get(made, -1)), "out", {**evidence, "static": static}
+    usual, given = _crossed(programs, "reference", value), _crossed(programs, "target", there)
+    weight, maker = programs.runs.reference.weight(value), _last_maker(programs, "target", there)
+    if usual is None and weight is None and programs.incoming.partner(value) is None:
+        return None
+    if usual is not None and given is not None and usual.source == given.source and usual.whole and given.whole:
+        return None  # handed on as it came
+    was = weight[0] if usual is None and weight is not None else None if usual is None else usual.words
+    is_now = None if given is None else given.words
+    if maker is not None:
+        is_now = f"what {shown(programs.runs.target, maker)} makes"
+    static = f"hands on {'another view of' if was == is_now else f'{is_now} in place of'} {was}"
+    if was is None or is_now is None:
+        static = "hands on another value than the reference does"
+    return body.calls, "out" if handed else position, {**evidence, "static": static}
+
+
+def _last_maker(programs: Programs, side: str, value: int) -> int | None:
+    """The last operator call of the body that makes what lies where a value does, views left out; None where it came in."""
+    run: Recorded = getattr(programs.runs, side)
+    memory = run.place(value).memory[0]
+    makers = (i for i in reversed(getattr(programs.body.items, side)) if not run.is_module(i) and not run.is_view(run.operation(i)))
+    return next((i for i in makers if _makes(run, i, memory)), None)
+
+
+def _makes(run: Recorded, call: int, memory: int) -> bool:
+    return any(run.place(value).memory[0] == memory for value in run.operation(call).outputs.values())
+
+
+def missing(programs: Programs, call: int, following: str | None) -> Named:
+    """A call of the reference's that the target does not make; or the module that the target never runs, where it stands in one."""
+    run = programs.runs.reference
+    module, outermost = int(run.file.calls.parent[call]), None
+    while module in programs.body.unpaired.reference:
+        outermost, module = module, int(run.file.calls.parent[module])
+    if outermost is not None:
+        named = run.file.text(int(run.file.calls.type[outermost])) or "module"
+        return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
+    evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
+    return (call, -1), "out", evidence if following is None else {**evidence, "next": following}

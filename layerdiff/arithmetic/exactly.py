@@ -15,6 +15,8 @@ def non_finite(
     recorded: NDArray[np.float64], exact: NDArray[np.float64], bound: NDArray[np.float64], alive: NDArray[np.bool_], format: Format
 ) -> Own | None:
     """Rung 2: NaN or Inf where the exact result is finite and representable, or another class where it is not finite."""
+    if np.isfinite(recorded).all() and np.isfinite(exact).all():
+        return None
     said = alive & ~np.isinf(bound)
     reachable = np.isfinite(exact) & (np.abs(exact) + np.where(np.isnan(bound), 0.0, bound) < format.overflow)
     new = said & ~np.isfinite(recorded) & reachable

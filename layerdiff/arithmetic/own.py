@@ -141,8 +141,8 @@ def _result(
         if recorded.dtype.kind == "f":
             return _incomparable(f"The format {dtype} has no arithmetic here.")
         return discrete(recorded, exact, bound, alive)
-    right = exact.astype(np.float64)
-    recorded = recorded.astype(np.float64)
+    right = exact.astype(np.float64, copy=False)
+    recorded = recorded.astype(np.float64, copy=False)
     if accumulator.name == FLOAT64.name:  # the exact result is itself computed in float64: two of one kind are compared
         sigma, bound = sigma * 2.0**0.5, bound * 2.0
     wrong = non_finite(recorded, right, bound, alive, format)

@@ -80,7 +80,7 @@ def judge_programs(
     trust: Collection[str] = (),
     forms_at: FormsAt = as_they_are,
 ) -> Iterator[tuple[int, int, Judgement]]:
-    """Judge all bodies, then every call of the target by itself; hands out (done, all, what is known so far).
+    """Judge all bodies, and every call of the target by itself; hands out (done, all, what is known so far).
 
     `pairs`: the target's module call of each of the reference's; `covered`: the module calls whose operators were recorded;
     `settled`: operator calls of the target that need no replay of their own, since they did to the bit what the reference's did.
@@ -92,21 +92,22 @@ def judge_programs(
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)
-    own_calls = [call for body in all_bodies for call in body.items.target if call not in settled and not judge.runs.target.is_module(call)]
-    total, done = len(all_bodies) + len(own_calls), 0
+    is_module = judge.runs.target.is_module
+    own_calls = [[call for call in body.items.target if call not in settled and not is_module(call)] for body in all_bodies]
+    total, done = len(all_bodies) + sum(map(len, own_calls)), 0
     setting = judge.setting(all_bodies)
     back = {t: r for r, t in calls.items()}
-    for body, own in zip(all_bodies, aligned, strict=True):
+    for body, own, inside in zip(all_bodies, aligned, own_calls, strict=True):
         if is_covered(body, covered):
             judge.judge(setting, body, own, calls, found)
+        for call in inside:  # while what they read is at hand
+            judge.replay(call, back.get(call), found)
+            done += 1
+            if done % 64 == 0:
+                yield done, total, found
         done += 1
         yield done, total, found
     judge.let_folded_go(setting, all_bodies, aligned, calls, found)
-    for call in own_calls:
-        judge.replay(call, back.get(call), found)
-        done += 1
-        if done % 64 == 0:
-            yield done, total, found
     for body in all_bodies:
         _leave_to_thresholds(judge.runs, body, found)
     yield total, total, found

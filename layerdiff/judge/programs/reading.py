@@ -18,7 +18,8 @@ from layerdiff.replay.program import contents
 from layerdiff.replay.recorded import Recorded
 
 Array = NDArray[Any]
-CACHE_BYTES: Final = 1 << 30
+CACHE_BYTES: Final = 1 << 28
+"""What a call makes is read by the next ones: four times as much is no faster, and all of it is memory that has to be mapped."""
 _Bits = tuple[tuple[int, int], str, tuple[int, ...]]
 """Fingerprint, dtype and shape."""
 

@@ -134,3 +134,63 @@ def test_a_second_fault_beside_it_is_found(write: Record) -> None:
 
     comparison = compare_traces(write(seeded(Model(residual("norm"))), X), write(seeded(Model(wrong)), X))
     assert {"layers.0", "layers.0/aten.mul.Tensor#1"} == {site for site, _, _ in origins(comparison) if site.startswith("layers.0")}
+
+
+class Branches(nn.Module):
+    """Two branches, of which the second is left out or not, and what they make in another shape than it is handed on in."""
+
+    def __init__(self, *, both: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.both = MLP(), MLP(), both
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, 1)
+        made = self.first(flat)
+        return (made + self.second(flat) if self.both else made).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_branch_that_never_runs_beside_one_that_is_handed_on_alone(write: Record, dtype: torch.dtype) -> None:
+    reference = write(seeded(Branches(both=True)), X)
+    comparison = compare_traces(reference, write(seeded(Branches(both=False)).to(dtype), X.to(dtype)))
+    assert [("second", "module-missing")] == [(origin.site, origin.cause) for origin in comparison.origins]
+
+
+class Cached(nn.Module):
+    """Keeps keys and values; in its step `stale` it reads another value than it keeps."""
+
+    def __init__(self, stale: int, *, returns: bool) -> None:
+        super().__init__()
+        self.k, self.v, self.stale, self.returns, self.step = nn.Linear(16, 16), nn.Linear(16, 16), stale, returns, 0
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Any:
+        self.keys, self.values = torch.cat([keys, self.k(x)], 1), torch.cat([values, self.v(x)], 1)
+        used = torch.cat([self.values[:, :-1], self.values[:, -2:-1]], 1) if self.step == self.stale else self.values
+        self.step += 1
+        made = (x @ self.keys.mT).softmax(-1) @ used
+        return (made, self.keys, self.values) if self.returns else made
+
+
+class Decoder(nn.Module):
+    """Hands out what its layer kept, as a cache does."""
+
+    def __init__(self, stale: int = -1, *, returns: bool) -> None:
+        super().__init__()
+        self.layer = Cached(stale, returns=returns)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        made = self.layer(x, keys, values)
+        return x + (made[0] if self.layer.returns else made), {"keys": self.layer.keys, "values": self.layer.values}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("stale", [0, 1, 2])
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_is_handed_on_right_is_no_fault_of_a_call_that_it_was_aligned_with(
+    write: Record, returns: bool, stale: int, dtype: torch.dtype
+) -> None:
+    steps = [(random(2, 1, 16, seed=step), random(2, 3 + step, 16, seed=8), random(2, 3 + step, 16, seed=9)) for step in range(3)]
+    reference = write(seeded(Decoder(returns=returns)), steps=steps)
+    target = write(seeded(Decoder(stale, returns=returns)).to(dtype), steps=[tuple(one.to(dtype) for one in each) for each in steps])
+    found = [(origin.site.partition("/")[0], origin.step) for origin in compare_traces(reference, target).origins]
+    assert [("layer", stale)] == found

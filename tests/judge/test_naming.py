@@ -201,6 +201,21 @@ def test_what_is_selected_from_other_values(tmp_path: Path, count: int) -> None:
     assert "gather(-1) is given what add makes in place of what sigmoid makes" == said
 
 
+@pytest.mark.parametrize(("x", "dtype"), SIZES.values(), ids=SIZES)
+def test_what_is_handed_out_beside_the_choice_in_place_of_what_was_gathered(tmp_path: Path, x: Tensor, dtype: torch.dtype) -> None:
+    def routed(biased: bool) -> Function:
+        def route(x: Tensor) -> Tensor:
+            scores = x.sigmoid()
+            largest, chosen = (scores + torch.linspace(0, 0.5, 8)).topk(2, -1)
+            kept = largest if biased else scores.gather(-1, chosen)
+            return kept / kept.sum(-1, keepdim=True)
+
+        return route
+
+    (said,) = statements(tmp_path, routed(False), routed(True), x, dtype)
+    assert "sum([-1], True) is given what topk(2) makes in place of what gather(-1) makes" == said
+
+
 def test_a_number_below_rounding_is_no_reason_without_proof(tmp_path: Path) -> None:
     """What a call makes that the other program never does is no cause, whatever numbers stand in it."""
     otherwise = lambda x: (x * 0.5).tanh() * (0.5 + 2.0**-25) + 0.5  # noqa: E731

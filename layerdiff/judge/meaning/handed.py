@@ -8,7 +8,9 @@ from layerdiff.judge.meaning.makers import Paired
 from layerdiff.judge.meaning.wording import Named, numbered, shown
 from layerdiff.judge.programs.running import Programs
 from layerdiff.judge.programs.setting import Cut
+from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.refusal import CannotReplay
 
 
 def given_another(programs: Programs, paired: Paired, reference: int, target: int) -> Named | None:
@@ -33,19 +35,28 @@ def given_another(programs: Programs, paired: Paired, reference: int, target: in
         added = None if there is None or there in programs.aligned.values() else paired.between("target", there)
         if added is not None:
             return (-1, added), "out", {"static": f"the target adds {shown(theirs, added)}"}
-        if here is not None and programs.aligned.get(here) is not None and programs.aligned.get(here) != there:
-            made, usual = "" if there is None else shown(theirs, there), shown(ours, here)
-            if there is not None and made == usual:
-                made, usual = numbered(theirs, there), numbered(ours, here)
-            came = _crossed(programs, "target", value)
-            given = f"what {made} makes" if made else "a value that came in" if came is None else came.words
-            static = f"{shown(theirs, target)} is given {given} in place of what {usual} makes"
-            if makers.target.readers(programs.aligned[here]):
-                return (reference, target), "out", {"static": static}
-            return (here, programs.aligned[here]), "out", {"static": static, "reader": theirs.file.site(target)}
+        aligned = None if here is None else programs.aligned.get(here)
+        known = there is not None and paired.agree(there) if aligned is None else aligned != there
+        if here is not None and known:
+            return _in_place_of(programs, paired, here, reference, target, position)
         if here is None and (other := _in_place_of_what_came(programs, partner, value, there)) is not None:
             return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {other}"}
     return None
+
+
+def _in_place_of(programs: Programs, paired: Paired, here: int, reference: int, target: int, position: str) -> Named:
+    """What a call of the target's is given in place of what the reference's call `here` makes."""
+    ours, theirs, makers = programs.runs.reference, programs.runs.target, paired.makers
+    there, partner = makers.target.source((target, position)), programs.aligned.get(here, -1)
+    made, usual = "" if there is None else shown(theirs, there), shown(ours, here)
+    if there is not None and made == usual:
+        made, usual = numbered(theirs, there), numbered(ours, here)
+    came = _crossed(programs, "target", theirs.operation(target).inputs[position])
+    given = f"what {made} makes" if made else "a value that came in" if came is None else came.words
+    static = f"{shown(theirs, target)} is given {given} in place of what {usual} makes"
+    if partner >= 0 and makers.target.readers(partner):
+        return (reference, target), "out", {"static": static}
+    return (here, partner), "out", {"static": static, "reader": theirs.file.site(target)}
 
 
 def _in_place_of_what_came(programs: Programs, reference: int, target: int, made: int | None) -> str | None:
@@ -100,7 +111,7 @@ def name_wiring(programs: Programs, cut: Cut) -> Named | None:
         return (made, programs.aligned.get(made, -1)), "out", {**evidence, "static": static}
     usual, given = _crossed(programs, "reference", value), _crossed(programs, "target", there)
     weight, maker = programs.runs.reference.weight(value), _last_maker(programs, "target", there)
-    if usual is None and weight is None and programs.incoming.partner(value) is None:
+    if usual is None and weight is None and not _is_right_elsewhere(programs, value, there):
         return None
     if usual is not None and given is not None and usual.source == given.source and usual.whole and given.whole:
         return None  # handed on as it came
@@ -112,6 +123,23 @@ def name_wiring(programs: Programs, cut: Cut) -> Named | None:
     if was is None or is_now is None:
         static = "hands on another value than the reference does"
     return body.calls, "out" if handed else position, {**evidence, "static": static}
+
+
+def _is_right_elsewhere(programs: Programs, reference: int, target: int) -> bool:
+    """Whether what the target made in the place of a value that came in is nearer to it than what the target hands on.
+
+    Else the two calls are no partners: what the target hands on was made by another one.
+    """
+    partner = programs.incoming.partner(reference)
+    if partner is None:
+        return False
+    try:
+        value = programs.contents(programs.runs.reference, reference)
+        others = [programs.contents(programs.runs.target, one) for one in (partner, target)]
+    except CannotReplay:
+        return False
+    near, far = (programs.body.forms.beside(value, other) for other in others)
+    return near is not None and (far is None or row_difference(*near).figure < row_difference(*far).figure)
 
 
 def _last_maker(programs: Programs, side: str, value: int) -> int | None:

@@ -159,15 +159,34 @@ def _faults(
         if calls[0] >= 0 and setting.runs.reference.is_module(calls[0]):
             break  # nothing of what it makes is in the target
         told = "constant" in evidence or is_told(evidence.get("static"))
-        if not told or not _fits(ours, watched, calls):  # nothing to take over: what lies behind is not told apart
+        more = {**taken, calls[0]: watched.results[calls[1]]} if told and _fits(ours, watched, calls) else None
+        after = None if more is None else _going_on(setting, programs, ours, theirs, differing, kept, more)
+        if more is None or after is None:  # nothing to take over: what lies behind is not told apart
             differing = [other for other in differing if other != cut and not _goes_through(programs, other, calls)]
-            continue
-        taken[calls[0]] = watched.results[calls[1]]
-        try:
-            ours = programs.run("reference", kept=kept, taken=taken)
-        except CannotReplay:  # what the target made there does not fit the reference's program
-            break
+        else:
+            taken, ours = more, after
     return bool(named), ours
+
+
+def _going_on(
+    setting: Setting,
+    programs: Programs,
+    ours: Ran,
+    theirs: Ran,
+    cuts: list[Cut],
+    kept: frozenset[int],
+    taken: Mapping[int, Mapping[str, Array]],
+) -> Ran | None:
+    """The reference's program with what the target made in place of its own; None where cuts part that met.
+
+    The calls are no partners then: what the reference makes there is made elsewhere in the target, and right.
+    """
+    try:
+        after = programs.run("reference", kept=kept, taken=taken)
+    except CannotReplay:  # what the target made there does not fit
+        return None
+    met = [cut for cut in cuts if _worst_cut(setting, programs, ours, theirs, [cut]) is None]
+    return after if _worst_cut(setting, programs, after, theirs, met) is None else None
 
 
 def _fits(ours: Ran, theirs: Ran, calls: tuple[int, int]) -> bool:

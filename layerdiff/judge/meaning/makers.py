@@ -112,7 +112,8 @@ class Paired:
         values = Both(makers.reference.value(ours), makers.target.value(theirs))
         if sources.reference is None and sources.target is None and values.reference is not None and values.target is not None:
             incoming = self._programs.incoming
-            return incoming.number("reference", values.reference) == incoming.number("target", values.target)
+            if incoming.number("reference", values.reference) == incoming.number("target", values.target):
+                return True
         one, other = self.contents("reference", ours), self.contents("target", theirs)
         if one is None or other is None:
             here, there = sources.reference, sources.target
@@ -122,11 +123,21 @@ class Paired:
     def contents(self, side: str, reader: Reader) -> Array | None:
         """What is read at a place, where that was kept."""
         ran: Ran = getattr(self._ran, side)
-        if isinstance(reader[0], int) and (reader[0], reader[1]) in ran.read:
+        if not isinstance(reader[0], int):
+            return ran.cuts.get((reader[0][0 if side == "reference" else 1], reader[1]))
+        if (reader[0], reader[1]) in ran.read:
             return ran.read[reader[0], reader[1]]
         makers: Makers = getattr(self.makers, side)
         value = makers.value(reader)
         return makers.made(reader, ran) if value not in ran.came_in else ran.came_in[value]
+
+    def agree(self, target: int) -> bool:
+        """Whether a call of the target's makes what its partner makes, and no more."""
+        ours = self._ran.reference.results.get(self._partner.target.get(target, -1))
+        theirs = self._ran.target.results.get(target)
+        if not ours or not theirs or ours.keys() != theirs.keys():
+            return False
+        return all(made.size == theirs[at].size and alike(made, theirs[at], self._near) for at, made in ours.items())
 
     def equal_calls(self, target: int) -> list[int]:
         """The reference's calls that make what one of the target's does."""

@@ -209,13 +209,14 @@ def of_several_lengths(
     *,
     operators: bool = True,
     told: bool = True,
+    side: str = "right",
     lengths: tuple[int, ...] = (11, 18, 7),
     engine: Engine | None = None,
 ) -> Comparison:
     """A model is given requests of several lengths as a padded batch, an engine their tokens in a row, in another order."""
     requests = [request[:length] for request, length in zip(tokens(batch=len(lengths)), lengths, strict=True)]
-    ids = torch.nn.utils.rnn.pad_sequence(requests, batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(request) for request in requests], batch_first=True)
+    ids = torch.nn.utils.rnn.pad_sequence(requests, batch_first=True, padding_side=side)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(request) for request in requests], batch_first=True, padding_side=side)
     with torch.no_grad(), Recorder(folder / "r.h5", model := small_llama(hidden=HIDDEN, layers=LAYERS), operators=operators):
         model(input_ids=ids, **({"attention_mask": mask} if told else {}))
     engine = engine or Engine(small_llama(hidden=HIDDEN, layers=LAYERS), faults)
@@ -255,10 +256,12 @@ def test_requests_of_several_lengths_in_a_row_are_those_of_a_padded_batch(tmp_pa
     ],
 )
 @pytest.mark.parametrize("layer", range(LAYERS))
-def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, fault: str, place: str, layer: int) -> None:
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, side: str, fault: str, place: str, layer: int) -> None:
+    """Padded to the left, the model counts positions from the padding, and the tables that the engine looks up are none of its own."""
     dtype = torch.bfloat16 if layer else torch.float32
     faults = tuple(fault if here == layer else "" for here in range(LAYERS))
-    sites = [origin.site for origin in of_several_lengths(tmp_path, faults, dtype).origins]
+    sites = [origin.site for origin in of_several_lengths(tmp_path, faults, dtype, side=side).origins]
     assert sites and all(fnmatchcase(site, f"layers.{layer}.{place}") for site in sites), sites
 
 

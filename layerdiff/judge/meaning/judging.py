@@ -131,7 +131,8 @@ def _faults(
         def off(ran: Ran, ours: Ran = ours, cut: Cut = cut) -> float:
             return _figure(_worst_cut(setting, programs, ours, ran, [cut]))
 
-        place = name_call(programs, wiring, ours, watched, cut, difference.figure, off, passed) or name_wiring(programs, cut)
+        met = _met(setting, programs, ours, theirs, differing, nearly(difference.figure))
+        place = name_call(programs, wiring, ours, watched, cut, difference.figure, off, met, passed) or name_wiring(programs, cut)
         wired = place is not None and min(place[0]) >= 0 and setting.runs.reference.is_module(place[0][0])
         if place is None or (named and ("handed_to" in place[2] or (wired and place[0] in named))):
             differing = [other for other in differing if other != cut]  # not made here; or what a fault that was named does elsewhere
@@ -185,7 +186,7 @@ def _going_on(
         after = programs.run("reference", kept=kept, taken=taken)
     except CannotReplay:  # what the target made there does not fit
         return None
-    met = [cut for cut in cuts if _worst_cut(setting, programs, ours, theirs, [cut]) is None]
+    met = _met(setting, programs, ours, theirs, cuts)
     return after if _worst_cut(setting, programs, after, theirs, met) is None else None
 
 
@@ -246,6 +247,10 @@ def _handing_on(run: Recorded, call: int) -> Redone | None:
 
 def _figure(worst: tuple[Cut, RowDifference] | None) -> float:
     return 0.0 if worst is None else worst[1].figure
+
+
+def _met(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut], near: float = NOTHING) -> list[Cut]:
+    return [cut for cut in cuts if _figure(_worst_cut(setting, programs, ours, theirs, [cut])) <= near]
 
 
 def _worst_cut(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:

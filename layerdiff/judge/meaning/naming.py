@@ -7,7 +7,7 @@ a value that both make is looked at last: rewritten on the way to a right value,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from layerdiff.align.forms import same_form
 from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.acquitted import Acquitted
 from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.handed import given_another, missing
 from layerdiff.judge.meaning.mending import only_number, other_number, other_scalars, with_scalars
 from layerdiff.judge.meaning.reach import cone
-from layerdiff.judge.meaning.suspects import Suspects, suspects
+from layerdiff.judge.meaning.suspects import Suspects, nearly, suspects
 from layerdiff.judge.meaning.wording import Named, never_makes, shown
 from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.running import Programs, Ran, Redone
@@ -43,13 +44,15 @@ def name_call(
     cut: Cut,
     figure: float,
     off: Callable[[Ran], float],
+    met: Sequence[Cut],
     passed: Mapping[int, Redone] = {},
 ) -> Named | None:
     """The call where the programs part on their way to a cut, by `figure`: calls, position, evidence.
 
-    `off`: how far another run of the target's program is off there; `passed`: what calls of it do that are passed over.
+    `off`: how far another run of the target's program is off there; `met`: cuts where they meet; `passed`: what calls of it do that are
+    passed over.
     """
-    seen = suspects(programs, ours, theirs, cut, figure)
+    seen = suspects(programs, ours, theirs, cut, figure, Acquitted(programs, theirs, met, nearly(figure), passed))
     ours, theirs = seen.ours, seen.theirs
     changed = _first_changed(programs, wiring, ours, theirs, seen.apart.target)
     changed = changed or _first_changed(programs, wiring, ours, theirs, seen.cones.target)

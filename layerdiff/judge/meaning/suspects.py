@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from layerdiff.judge.meaning.acquitted import Acquitted
 from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.makers import COPIES, Paired
 from layerdiff.judge.meaning.reach import behind, cone
@@ -55,8 +56,8 @@ def nearly(figure: float) -> float:
     return BELOW_ROUNDING if figure > _FAR * BELOW_ROUNDING else NOTHING
 
 
-def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float) -> Suspects:
-    """The calls to suspect where two programs part at a cut by `figure`."""
+def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float, acquitted: Acquitted) -> Suspects:
+    """The calls to suspect where two programs part at a cut by `figure`; those that are `acquitted` only where nothing else is left."""
     near = nearly(figure)
     tokens = tokens_of(programs.runs, programs.body) or ()
     ours, theirs = _plain(programs, ours, theirs)
@@ -92,17 +93,27 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
     paired = Paired(programs, ours, theirs, near)
     first = other = None
     for inside, equals in ((apart, known), (cones, Both(Equals.of(ours, NOTHING, tokens), Equals.of(theirs, NOTHING, tokens)))):
-        first = first or equals.reference.first_without(theirs, inside.target - _says_nothing(programs, inside.target, theirs))
-        first = first or equals.reference.first_without(theirs, inside.target)
+        first = first or _first(equals.reference, theirs, inside.target - _says_nothing(programs, inside.target, theirs), acquitted)
+        first = first or _first(equals.reference, theirs, inside.target, acquitted)
         other = other or equals.target.first_without(ours, inside.reference)
         if first is None and other is not None and other[0] not in programs.aligned and paired.between("reference", other[0]) is not None:
             break  # all that the target makes is right, and something is lacking
+    if first is None and other is None:
+        first = known.reference.first_without(theirs, apart.target) or known.reference.first_without(theirs, cones.target)
     for call in sorted(cones.target):
         if (first is not None and call >= first[0]) or not _is_misled(programs, paired, known, back.get(call, -1), call):
             continue
         if call in cone(programs, "target", cut, held.target - {call}, read.target):  # not only on the way to what is right
             first = call, "out"
     return Suspects(ours, theirs, near, paired, known, cones, apart, first, other)
+
+
+def _first(known: Equals, theirs: Ran, inside: Set[int], acquitted: Acquitted) -> tuple[int, str] | None:
+    """The first result of the target's calls `inside` that the reference never makes, those acquitted left out: call and position."""
+    left = set(inside)
+    while (found := known.first_without(theirs, left)) is not None and acquitted.has(found[0]):
+        left.remove(found[0])
+    return found
 
 
 def _is_misled(programs: Programs, paired: Paired, known: Both[Equals], reference: int, target: int) -> bool:

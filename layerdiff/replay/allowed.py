@@ -104,7 +104,8 @@ _LAYERS: Final = listed("""
     huber_loss kl_div l1_loss margin_ranking_loss mse_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward nll_loss_nd
     poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss fft_fft fft_fft2 fft_fftn fft_fftshift fft_hfft
     fft_ifft fft_ifft2 fft_ifftn fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn _fft_c2c
-    _fft_c2r _fft_r2c stft istft
+    _fft_c2r _fft_r2c stft istft _native_multi_head_attention _transformer_encoder_layer_fwd mkldnn_rnn_layer _cudnn_rnn miopen_rnn
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell
 """)
 
 _ARRANGING: Final = listed("""
@@ -137,8 +138,6 @@ RANDOM: Final = listed("""
 """)
 
 _REASONS: Final = {
-    "_native_multi_head_attention": "it is a whole attention layer in one call; torch.backends.mha.set_fastpath_enabled(False) avoids it",
-    "_transformer_encoder_layer_fwd": "it is a whole layer in one call; torch.backends.mha.set_fastpath_enabled(False) avoids it",
     "_weight_int4pack_mm_for_cpu": "how its weights are packed depends on the processor that packed them",
     "nextafter": "its result depends on the dtype and has no meaning in float64",
     "from_file": "it opens a file",

@@ -8,6 +8,9 @@ nan through the operator) is the length of the sums inside. Then, as for a sum o
 
 with s the root mean square move; u |y| is the smallest normal number more, and operands that are nearly zero are moved by it. It is
 wider than a contract written for the operator, and says so.
+
+An operator that is a layer of many steps rounds each of them to the dtype of its results: it is run a few times more with its steps
+rounded at random, and how far the results move then is added.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from torch import Tensor
 
 from layerdiff.arithmetic.contract import Spread
 from layerdiff.arithmetic.formats import Format
+from layerdiff.arithmetic.residual import ZMAX_LIMIT
 from layerdiff.replay.discrete import is_float
+from layerdiff.replay.inner import InnerRounding, is_layer
 from layerdiff.replay.operators import run64
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.replay.sizes import tensors_of
@@ -50,11 +55,14 @@ def generic_spread(
     exact: tuple[Tensor, ...],
     accumulator: Format,
     *,
+    inner: Format | None = None,
     draws: int = _DRAWS,
     seed: int = 0,
     trust: Collection[str] = frozenset(),
 ) -> Generic:
     """The spread of each of the `exact` results of `run64(name, args)` at the declared accumulator. Changes none of them.
+
+    `inner`: the format that the steps of a layer may be rounded to.
 
     Draws come from a generator of its own: the same seed gives the same spread. Raises CannotReplay where run64 does.
     """
@@ -64,22 +72,49 @@ def generic_spread(
         moved = run64(name, _perturbed(args, accumulator, generator), trust=trust)
         for total, before, after in zip(moves, exact, moved, strict=True):
             total += _squared(before, after)
+    rounded = _of_steps(name, args, exact, inner, draws, generator, trust)
     spreads = []
     terms = _terms(name, args, exact, generator, trust)
-    for total, before in zip(moves, exact, strict=True):
+    for total, steps, before in zip(moves, rounded, exact, strict=True):
         if not is_float(before):
             allowed = np.where(total > 0, np.inf, 0.0)
             spreads.append(Spread(allowed, allowed, 1))
             continue
-        row = total.mean(-1, keepdims=True) / draws if total.ndim else total / draws
-        square = np.where(total > 0, (total + _LENT * row) / (draws + _LENT), 0.0)
+        square = _mean_square(total, draws)
         size = accumulator.unit * np.nan_to_num(np.abs(before.numpy()), nan=0.0, posinf=0.0, neginf=0.0)
         size = size + np.where(total > 0, _least(accumulator), 0.0)
-        sigma = np.sqrt(0.18 * terms * (square + size**2))
-        bound = 8.0 * terms * (np.sqrt(terms * square) + size) + accumulator.smallest_normal
+        inside = _mean_square(steps, draws)
+        sigma = np.sqrt(0.18 * terms * (square + size**2) + inside)
+        bound = 8.0 * terms * (np.sqrt(terms * square) + size) + accumulator.smallest_normal + ZMAX_LIMIT * np.sqrt(inside)
         spreads.append(Spread(sigma, bound, terms))
     rule = f"generic contract: {draws} runs with operands moved by 2^{int(np.log2(accumulator.unit))}, sums of {terms} terms"
+    if inner is not None and is_layer(name):
+        rule += f", its steps by 2^{int(np.log2(inner.unit))}"
     return Generic(tuple(spreads), rule)
+
+
+def _mean_square(total: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+    row = total.mean(-1, keepdims=True) / draws if total.size > 1 else total / draws
+    return np.where(total > 0, (total + _LENT * row) / (draws + _LENT), 0.0)
+
+
+def _of_steps(
+    name: str,
+    args: Arguments,
+    exact: tuple[Tensor, ...],
+    inner: Format | None,
+    draws: int,
+    generator: torch.Generator,
+    trust: Collection[str],
+) -> list[NDArray[np.float64]]:
+    """Squared moves of the results of a layer whose steps are rounded, summed over draws; zeros of any other operator."""
+    moves = [np.zeros(tuple(result.shape)) for result in exact]
+    if inner is not None and is_layer(name):
+        for _ in range(draws):
+            moved = run64(name, args, trust=trust, inner=InnerRounding(inner.unit, generator))
+            for total, before, after in zip(moves, exact, moved, strict=True):
+                total += _squared(before, after)
+    return moves
 
 
 def _squared(before: Tensor, after: Tensor) -> NDArray[np.float64]:

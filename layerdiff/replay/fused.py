@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from layerdiff.replay import attention
+from layerdiff.replay import attention, encoder, recurrent
 from layerdiff.replay.refusal import CannotReplay
 
 
@@ -172,4 +172,11 @@ FORMULAS: Final[dict[str, Formula]] = {
     "_weight_int8pack_mm": Formula(_int8_weights, _packed_product),
     "where.Scalar": Formula(_where_numbers, _same("condition")),
     "_scaled_mm": Formula(_scaled_mm, _product),
+    "_native_multi_head_attention": Formula(encoder.attention, encoder.elements),
+    "_transformer_encoder_layer_fwd": Formula(encoder.encoder_layer, encoder.elements),
+    "mkldnn_rnn_layer": Formula(recurrent.one_layer, recurrent.elements),
+    "_cudnn_rnn": Formula(recurrent.whole, recurrent.elements),
+    "miopen_rnn": Formula(recurrent.whole, recurrent.elements),
+    "_thnn_fused_lstm_cell": Formula(recurrent.lstm_cell, _same("input_gates")),
+    "_thnn_fused_gru_cell": Formula(recurrent.gru_cell, _same("input_gates")),
 }

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
+from layerdiff.replay.inner import InnerRounding
 from layerdiff.replay.operators import run64
 from layerdiff.replay.program import positions_of
 from layerdiff.replay.recorded import Operation, Recorded
@@ -30,6 +31,26 @@ def run_once(run: Recorded, operation: Operation, operands: Mapping[str, Array])
     except (KeyError, TraceError) as error:
         raise CannotReplay(f"its operands are not those: {error}") from None
     return {position: np.array(tensor.numpy()) for position, tensor in zip(positions_of(operation, len(made)), made, strict=False)}
+
+
+def with_steps_rounded(run: Recorded, name: str, args: Arguments, unit: float, seed: int) -> tuple[Array, ...]:
+    """The results of an operator that is a layer, with each of its steps rounded at random. Raises CannotReplay."""
+    inner = InnerRounding(unit, torch.Generator().manual_seed(seed))
+    made = run64(name, Arguments(tensors_of_arrays(args.args), tensors_of_arrays(args.kwargs)), trust=run.trust, inner=inner)
+    return tuple(tensor.numpy() for tensor in made)
+
+
+def tensors_of_arrays(thing: Any) -> Any:
+    """The same arguments with a tensor, a copy, for each array."""
+    if isinstance(thing, np.ndarray):
+        return torch.from_numpy(np.array(thing))
+    if isinstance(thing, dict):
+        return {name: tensors_of_arrays(item) for name, item in thing.items()}
+    if isinstance(thing, list):
+        return [tensors_of_arrays(item) for item in thing]
+    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
+        return tuple(tensors_of_arrays(item) for item in thing)
+    return thing
 
 
 def operands_by_position(operation: Operation, given: Arguments) -> dict[str, Array]:

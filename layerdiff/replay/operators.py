@@ -8,7 +8,7 @@ before the call is made.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -19,6 +19,7 @@ from layerdiff.replay.allowed import UNWRITTEN, VIEWS, OperatorName, is_random, 
 from layerdiff.replay.casts import as_tensor, is_cast, is_narrower, prepared, widened
 from layerdiff.replay.discrete import is_discrete, is_item
 from layerdiff.replay.fused import FORMULAS, bound
+from layerdiff.replay.inner import InnerRounding, is_layer
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.replay.sizes import extent, first_line, require_room, require_within, tensors_of
 from layerdiff.replay.trusting import require_sound
@@ -31,7 +32,14 @@ ELEMENT_LIMIT: Final = 1 << 31
 _overloads: Final[dict[OperatorName, Any]] = {}
 
 
-def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), limit: int = ELEMENT_LIMIT) -> tuple[Tensor, ...]:
+def run64(
+    name: str,
+    args: Arguments,
+    *,
+    trust: Collection[str] = frozenset(),
+    limit: int = ELEMENT_LIMIT,
+    inner: InnerRounding | None = None,
+) -> tuple[Tensor, ...]:
     """The results of the operator `name` (`aten.addmm.default`) on `args`, one tensor a result.
 
     Tensors of `args` are on the host: float64 for every float dtype, complex128, whole numbers and booleans as they are. Float
@@ -39,7 +47,8 @@ def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), l
     given. Lists of results are laid out in order. A result that is a number is a tensor without dimensions; one that only the
     kernel can define has no elements; memory that nobody has written yet is nan (0 in whole numbers).
 
-    `trust` names further namespaces whose operators may run; `limit` is in elements of one result.
+    `trust` names further namespaces whose operators may run; `limit` is in elements of one result. `inner` rounds the steps
+    of an operator that is a layer (`is_layer`).
 
     Raises CannotReplay, with a reason of one line, for everything that is not run or that fails.
     """
@@ -48,22 +57,22 @@ def run64(name: str, args: Arguments, *, trust: Collection[str] = frozenset(), l
     overload = _found(operator)
     try:
         with _alone():
-            return _checked(operator, overload, args, limit)
+            return _checked(operator, overload, args, limit, inner)
     except CannotReplay as refusal:
         raise CannotReplay(f"{name} is not run: {refusal.reason}") from None
     except Exception as error:  # whatever an operator says about its operands
         raise CannotReplay(f"{name} failed: {first_line(error)}") from None
 
 
-def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int) -> tuple[Tensor, ...]:
+def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int, inner: InnerRounding | None) -> tuple[Tensor, ...]:
     schema = overload._schema
     positional, named = prepared(schema, args)
     writes = operator.in_place or operator.overload.endswith("out") or "out" in named
     if writes and any(tensor.is_inference() for tensor in tensors_of([*positional, *named.values()])):
         with torch.inference_mode():  # nowhere else may such a tensor be written to
-            made = _run(operator, overload, positional, named, limit)
+            made = _run(operator, overload, positional, named, limit, inner)
     else:
-        made = _run(operator, overload, positional, named, limit)
+        made = _run(operator, overload, positional, named, limit, inner)
     results = _results(schema, made)
     if is_narrower(list(results)):
         raise CannotReplay("it computes in torch's default dtype, and has no form in float64")
@@ -76,7 +85,9 @@ def _checked(operator: OperatorName, overload: Any, args: Arguments, limit: int)
     return results
 
 
-def _run(operator: OperatorName, overload: Any, positional: list[Any], named: dict[str, Any], limit: int) -> Any:
+def _run(
+    operator: OperatorName, overload: Any, positional: list[Any], named: dict[str, Any], limit: int, inner: InnerRounding | None
+) -> Any:
     ours = operator.namespace == "aten"
     formula = (FORMULAS.get(operator.base) or FORMULAS.get(f"{operator.base}.{operator.overload}")) if ours else None
     if ours:
@@ -88,7 +99,8 @@ def _run(operator: OperatorName, overload: Any, positional: list[Any], named: di
         for tensor in tensors_of(given.values()):
             require_within(extent(tensor.shape), limit)
         require_within(formula.elements(given), limit)
-        return formula.run(given)
+        with inner if inner is not None and is_layer(".".join(operator)) else nullcontext():
+            return formula.run(given)
     _require_defined(operator, positional, named)
     require_room(operator, overload, positional, named, limit, known=ours)
     made = overload(*positional, **named)

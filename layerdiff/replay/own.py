@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import ContractError
-from layerdiff.arithmetic.formats import accumulator_for
+from layerdiff.arithmetic.formats import accumulator_for, format_named
 from layerdiff.arithmetic.own import own_replay, replay_call
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.arithmetic.sampled import replay_sampled
 from layerdiff.arithmetic.verdict import Own
 from layerdiff.errors import TraceError
 from layerdiff.replay.condition import generic_spread
+from layerdiff.replay.once import tensors_of_arrays
 from layerdiff.replay.operators import CannotReplay, is_random, run64
 from layerdiff.replay.program import positions_of
 from layerdiff.replay.recorded import Operation, Recorded
@@ -74,7 +74,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
         except ContractError as error:
             if not operation.name.startswith("aten."):  # somebody's own function, and torch has no other
                 raise CannotReplay(f"the contract of {operation.name} failed: {first_line(error)}") from None
-    tensors = Arguments(_tensors(arguments.args), _tensors(arguments.kwargs))
+    tensors = Arguments(tensors_of_arrays(arguments.args), tensors_of_arrays(arguments.kwargs))
     made = run64(operation.name, tensors, trust=run.trust)
     chosen = [i for i, position in enumerate(positions_of(operation, len(made))) if position in operation.outputs]
     results = tuple(made[i].numpy() for i in chosen)
@@ -85,8 +85,8 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
         except ContractError:
             pass
     if operation.writes:  # running it changed its operands
-        tensors = Arguments(_tensors(arguments.args), _tensors(arguments.kwargs))
-    found = generic_spread(operation.name, tensors, made, accumulator, trust=run.trust)
+        tensors = Arguments(tensors_of_arrays(arguments.args), tensors_of_arrays(arguments.kwargs))
+    found = generic_spread(operation.name, tensors, made, accumulator, inner=format_named(dtypes[0]), trust=run.trust)
     own = own_replay(recorded, dtypes, results, [found.spreads[i] for i in chosen], accumulator)
     return replace(own, rung=f"{own.rung}; {found.rule}")
 
@@ -118,15 +118,3 @@ def _in_order(operation: Operation) -> list[int]:
 def _index(position: str) -> tuple[int, str]:
     inner = position.partition("[")[2].partition("]")[0]
     return (int(inner) if inner.isdecimal() else 0, position)
-
-
-def _tensors(thing: Any) -> Any:
-    if isinstance(thing, np.ndarray):
-        return torch.from_numpy(np.array(thing))
-    if isinstance(thing, dict):
-        return {name: _tensors(item) for name, item in thing.items()}
-    if isinstance(thing, list):
-        return [_tensors(item) for item in thing]
-    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
-        return tuple(_tensors(item) for item in thing)
-    return thing

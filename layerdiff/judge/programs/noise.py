@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import ContractError
-from layerdiff.arithmetic.formats import accumulator_for, rounding_of
+from layerdiff.arithmetic.formats import accumulator_for, format_named, rounding_of
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.judge.programs.bodies import Body
+from layerdiff.replay.inner import is_layer
+from layerdiff.replay.once import with_steps_rounded
+from layerdiff.replay.program import positions_of
 from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.dtypes import dtype_named
@@ -109,7 +113,21 @@ class Rounding:
                 sigma = np.broadcast_to(np.where(np.isfinite(spreads[i].sigma), spreads[i].sigma, 0.0), made.shape)
                 noise = noise + sigma * self._random.standard_normal(made.shape)
             found[position] = np.array(made + noise)
+        for position, moved in self._steps_of(operation, args, results, dtypes).items():
+            found[position] = found[position] + np.nan_to_num(moved - results[position], nan=0.0, posinf=0.0, neginf=0.0)
         return found
+
+    def _steps_of(self, operation: Operation, args: Arguments, results: dict[str, Array], dtypes: list[str | None]) -> dict[str, Array]:
+        """The results of a layer that one kernel makes, with each of its steps rounded; nothing for other operators."""
+        format = format_named(dtypes[0]) if dtypes and dtypes[0] else None
+        if format is None or not is_layer(operation.name):
+            return {}
+        try:
+            made = with_steps_rounded(self.runs.reference, operation.name, args, format.unit, int(self._random.integers(1 << 62)))
+        except CannotReplay:
+            return {}
+        moved = dict(zip(positions_of(operation, len(made)), made, strict=False))
+        return {position: moved[position] for position, one in results.items() if one.dtype.kind == "f"}
 
     def of_operands(self, operation: Operation, size: Array) -> Array:
         """How far rounding may move operands of that size of the reference's call, in the coarsest dtype that the target is to keep one."""

@@ -134,14 +134,34 @@ def notices_of_programs(found: Sequence[Found], sites: Columns, texts: Texts) ->
     kinds: dict[tuple[str, str], int] = {}
     made: list[Notice] = []
     for one in found:
-        if not one.local.notice:
+        if not one.local.notice or "rearranged" in one.local.evidence:
             continue
         site = texts[int(sites["site"][one.row])] or ""
         key = (one.local.kind, site)
         kinds[key] = kinds.get(key, 0) + 1
         if kinds[key] == 1:
             made.append(Notice(one.local.kind, f"{site or 'the root'}: {one.local.statement}", site))
-    return (*made, *_not_judged(sites, texts))
+    return (*made, *_rearranged(found), *_not_judged(sites, texts))
+
+
+def _rearranged(found: Sequence[Found]) -> Iterator[Notice]:
+    """Weights that one run keeps transposed, or in another order, and that nothing is blamed for."""
+    names = sorted(_rearranged_weights(found))
+    if names:
+        word = f"{len(names)} weights have" if len(names) > 1 else f"{names[0]} has"
+        first = f", {names[0]} the first" if len(names) > 1 else ""
+        statement = f"{word} the reference's elements in another order or shape{first}; what reads them computes the same"
+        yield Notice("constant-rearranged", statement)
+
+
+def _rearranged_weights(found: Sequence[Found]) -> set[str]:
+    return {str(one.local.evidence["rearranged"]) for one in found if "rearranged" in one.local.evidence} - _blamed_weights(found)
+
+
+def _blamed_weights(found: Sequence[Found]) -> set[str]:
+    """Weights that a finding names, in the place of another or of their own."""
+    blamed = [str(one.local.evidence.get("constant")) for one in found if not one.local.notice and "folded" not in one.local.evidence]
+    return {name for text in blamed for name in text.split(" in place of ")}
 
 
 def _not_judged(sites: Columns, texts: Texts) -> Iterator[Notice]:
@@ -156,9 +176,8 @@ def _not_judged(sites: Columns, texts: Texts) -> Iterator[Notice]:
 
 
 def explained_weights(found: Sequence[Found]) -> set[str]:
-    """Weights of which a finding says something more exact than that they differ: in less precision, or folded into others."""
+    """Weights of which a finding says something more exact than that they differ: in less precision, in another order, or folded."""
     rules = [one.local for one in found if one.local.rule == "constants"]
     exact = {str(local.evidence["constant"]) for local in rules if "constant" in local.evidence}
     folded = {str(name) for one in found for name in one.local.evidence.get("folded", ())}
-    blamed = {str(one.local.evidence.get("constant")) for one in found if not one.local.notice and "folded" not in one.local.evidence}
-    return exact | (folded - blamed)
+    return exact | (folded - _blamed_weights(found)) | _rearranged_weights(found)

@@ -17,9 +17,11 @@ from layerdiff.align.beside import FormsAt, as_they_are
 from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.carried import carried_flip
+from layerdiff.judge.meaning.constants import ConstantsRead
 from layerdiff.judge.meaning.folded import Folding
 from layerdiff.judge.meaning.judging import judge_body, precision_beside_folded
 from layerdiff.judge.meaning.meeting import Meeting
+from layerdiff.judge.meaning.rearranged import Rearranged
 from layerdiff.judge.meaning.routed import routed_otherwise
 from layerdiff.judge.meaning.unreached import returns_nothing_compared, unreached
 from layerdiff.judge.own_calls import local_of
@@ -89,6 +91,9 @@ def judge_programs(
     found = Judgement()
     roots = judge.roots(pairs)
     all_bodies = list(bodies(judge.runs, pairs, roots, forms_at))
+    rearranged = judge.rearranged(all_bodies, roots, covered)
+    if rearranged:
+        all_bodies = list(bodies(judge.runs, pairs, roots, forms_at, rearranged))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)
@@ -110,6 +115,7 @@ def judge_programs(
     judge.let_folded_go(setting, all_bodies, aligned, calls, found)
     for body in all_bodies:
         _leave_to_thresholds(judge.runs, body, found)
+    found.findings += judge.constants_read.rearranged(found.judged)
     yield total, total, found
 
 
@@ -140,7 +146,7 @@ class _Judge:
         self.contents = Reading(self.runs)
         self._constants = Constants(self.runs, self.contents)
         self._meeting = Meeting(self.runs, pairs, self._constants, self.contents)
-        self._told: set[str] = set()
+        self.constants_read = ConstantsRead(self._constants)
 
     def roots(self, pairs: Mapping[int, int]) -> list[Pair]:
         """Pairs of module calls that nothing paired encloses."""
@@ -154,6 +160,13 @@ class _Judge:
             if up < 0:
                 found.append((r, t))
         return sorted(found, key=lambda pair: pair[1])
+
+    def rearranged(self, all_bodies: Sequence[Body], roots: list[Pair], covered: Both[set[int]]) -> set[Pair]:
+        """Pairs of modules that make the same in another order, which the module around them reads so."""
+        setting = self.setting(all_bodies)
+        return Rearranged(setting, self._pairs, self._constants).dissolved(
+            [body for body in all_bodies if is_covered(body, covered)], roots
+        )
 
     def setting(self, all_bodies: Sequence[Body]) -> Setting:
         """The dtype map, from what modules return, and what depends on it. A dtype that no module returns is expected as it is."""
@@ -202,7 +215,7 @@ class _Judge:
         found.compared += said.compared
         found.same += said.same
         found.findings += self._meeting.reconverging(setting, body, said.findings, calls)
-        found.findings += self._rounded_constants(setting, body, aligned)
+        found.findings += self.constants_read.of(setting, body, aligned)
         found.findings += self._sources(body, incoming)
         for call, reason in said.opaque:
             found.unjudged.setdefault(call, f"opaque: {reason}")
@@ -226,35 +239,6 @@ class _Judge:
                 incoming = Incoming(self.runs, body, self._constants, calls, own, self.contents)
                 padded = self._padded(body.calls[1])
                 found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
-
-    def _rounded_constants(self, setting: Setting, body: Body, aligned: Mapping[int, int]) -> Iterator[Local]:
-        """Constants that are the reference's rounded once to a narrower dtype: said where they are read first."""
-        back = {t: r for r, t in aligned.items()}
-        declared = {*setting.expected_dtype.values(), setting.rounding.product_dtype}
-        for call in body.items.target:
-            if self.runs.target.is_module(call) or self.runs.target.is_view(self.runs.target.operation(call)):
-                continue
-            for position, value in self.runs.target.operation(call).inputs.items():
-                weight = self.runs.target.weight(value)
-                if weight is None or weight[0] in self._told:
-                    continue
-                self._told.add(weight[0])
-                pair = self._constants.pair(weight[0])
-                if pair is None or (pair.rounded is None and pair.quantised is None):
-                    continue
-                how = f"rounded to {pair.rounded} once" if pair.rounded is not None else f"quantised to {pair.quantised}"
-                yield Local(
-                    (back.get(call, -1), call),
-                    position,
-                    Verdict.DEFECT if pair.rounded is not None and pair.rounded not in declared else Verdict.PRECISION,
-                    f"{weight[0]} was {how}",
-                    pair.difference,
-                    0.0,
-                    "constants",
-                    cause="rounded-constant" if pair.rounded is not None else "quantised-weight",
-                    kind="constant" if pair.rounded is not None else "quantised",
-                    evidence={"constant": weight[0], "dtype": pair.rounded or pair.quantised},
-                )
 
     def _sources(self, body: Body, incoming: Incoming) -> Iterator[Local]:
         """Values that no recorded call made, held against each other."""

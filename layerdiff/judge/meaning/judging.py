@@ -71,6 +71,20 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     return said
 
 
+def parting(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring, aligned: Mapping[int, int]) -> dict[Cut, float]:
+    """How far the two programs of a body part, at the cuts where they do. Raises CannotReplay where a call cannot be run."""
+    differing = [cut for cut in _cuts(body) if not wiring.same(*cut)]
+    if not differing:
+        return {}
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
+    theirs = programs.run("target")
+    ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())
+    for _, reason in (*theirs.opaque, *ours.opaque):
+        raise CannotReplay(reason)
+    figures = {cut: _figure(_worst_cut(setting, programs, ours, theirs, [cut])) for cut in differing}
+    return {cut: figure for cut, figure in figures.items() if figure > NOTHING}
+
+
 def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, aligned: Mapping[int, int]) -> list[Local]:
     """What arithmetic says of a body whose program is another function for folded weights alone: its own is right there."""
     said = BodyVerdict()

@@ -17,7 +17,7 @@ from layerdiff.judge.programs.setting import Cut
 from layerdiff.replay.allowed import listed
 from layerdiff.replay.recorded import Place, Recorded
 
-_TELLING: Final = listed("""
+TELLING: Final = listed("""
     add sub rsub mul div neg reciprocal cat stack mm bmm addmm baddbmm matmul linear dot mv convolution _to_copy clone exp log sin cos
     tanh sigmoid silu gelu sqrt rsqrt pow square sum mean var var_mean _softmax softmax logsumexp native_layer_norm _fused_rms_norm
 """)
@@ -92,7 +92,7 @@ def behind(programs: Programs, side: str, ran: Ran, held: Set[int], read: Set[Re
     """
     run: Recorded = getattr(programs.runs, side)
     found: set[int] = set()
-    vouched = _Elements()
+    vouched = Elements()
     for item in reversed(getattr(programs.body.items, side)):
         if run.is_module(item):
             continue
@@ -105,19 +105,20 @@ def behind(programs: Programs, side: str, ran: Ran, held: Set[int], read: Set[Re
             if run.operation(item).writes or not all(vouched.has(place) for place in _made(run, item)):
                 continue
             found.add(item)
-        if run.operation(item).base in _TELLING:
+        if run.operation(item).base in TELLING:
             for place in _given(run, item):
                 vouched.add(place)
     return found
 
 
-class _Elements:
+class Elements:
     """Elements of memories."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], NDArray[np.bool_]] = {}
 
     def add(self, place: Place) -> None:
+        """Add those of a place."""
         self._of(place)[...] = True
 
     def has(self, place: Place) -> bool:

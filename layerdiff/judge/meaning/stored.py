@@ -129,7 +129,7 @@ def _alone(run: Recorded, constants: Constants, body: Body, side: str) -> frozen
                 weight = run.weight(value)
                 if weight is not None:
                     found.add(weight[0])
-    return frozenset(name for name in found if constants.number(side, name) == (side, name))
+    return frozenset(name for name in found if not constants.is_elsewhere(side, name))
 
 
 def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:

@@ -6,7 +6,7 @@ belong to the body around it, and its own children are looked for there. So ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from layerdiff.align.beside import AS_THEY_ARE, Forms, FormsAt, as_they_are
@@ -56,18 +56,20 @@ def bodies(
     pairs: Mapping[int, int],
     roots: list[Pair],
     forms_at: FormsAt = as_they_are,
+    dissolved: Collection[Pair] = (),
 ) -> Iterator[Body]:
-    """The bodies of all module calls under `roots`. `pairs`: the target call of each reference call."""
+    """The bodies of all module calls under `roots`, those `dissolved` judged in others. `pairs`: the target call of each reference call."""
     stack = list(reversed(roots))
     while stack:
         calls = stack.pop()
-        body = _body(runs, calls, pairs, forms_at(calls[1]))
+        body = body_of(runs, calls, pairs, forms_at(calls[1]), dissolved)
         yield body
         stack.extend(reversed(list(body.children)))
 
 
-def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: Forms) -> Body:
-    refused: set[Pair] = set()
+def body_of(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: Forms, dissolved: Collection[Pair] = ()) -> Body:
+    """The body of a pair of module calls; the children among those `dissolved` are judged in it."""
+    refused = set(dissolved)
     known: dict[Pair, Interface | None] = {}
     while True:
         kept = pairs if not refused else {r: t for r, t in pairs.items() if (r, t) not in refused}
@@ -82,13 +84,13 @@ def _body(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: Fo
     children = {pair: fits for pair in found if (fits := known[pair]) is not None}
     stops = Both({r for r, _ in children}, {t for _, t in children})
     items = Both(tuple(runs.reference.walk(calls[0], stops.reference)), tuple(runs.target.walk(calls[1], stops.target)))
-    dissolved = Both(
+    inside = Both(
         tuple(runs.reference.modules_inside(calls[0], stops.reference)), tuple(runs.target.modules_inside(calls[1], stops.target))
     )
     whole = interface(runs, calls, forms) or _common(runs, calls, forms)
     back = set(pairs.values())
-    unpaired = Both(frozenset(dissolved.reference) - pairs.keys(), frozenset(dissolved.target) - back)
-    return Body(calls, whole, items, children, dissolved, unpaired, forms)
+    unpaired = Both(frozenset(inside.reference) - pairs.keys(), frozenset(inside.target) - back)
+    return Body(calls, whole, items, children, inside, unpaired, forms)
 
 
 def tokens_of(runs: Both[Recorded], body: Body) -> Shape | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.filling import leading
 from layerdiff.arithmetic.formats import format_named, round_to
-from layerdiff.judge.programs.fused import FusedRows
+from layerdiff.judge.programs.fused import FusedRows, rearranged
 from layerdiff.judge.programs.quantised import quantised_width
 from layerdiff.replay.recorded import Place, Recorded, row_major
 from layerdiff.replay.refusal import CannotReplay
@@ -46,6 +46,8 @@ class ConstantPair:
     """max |t - r| over rms of the reference, where it is another."""
     filled: tuple[int, int] | None = None
     """Where one run filled it up: the dimension, and the places that both have, where it is the same."""
+    rearranged: bool = False
+    """Whether it has the same elements in both runs, in another order or another shape: transposed, or its rows permuted."""
 
 
 class Constants:
@@ -54,9 +56,8 @@ class Constants:
     def __init__(self, runs: Both[Recorded], contents: Callable[[Recorded, int], Array], rename: Callable[[str], str] = str) -> None:
         self._runs = runs
         self._contents = contents
-        names = runs.map(whole_constants)
-        self._target = {rename(name): value for name, value in names.target.items()}
-        self._reference = names.reference
+        self._named = runs.map(whole_constants)
+        self._target = {rename(name): value for name, value in self._named.target.items()}
         self._rename = rename
         self._known: dict[str, ConstantPair | None] = {}
 
@@ -67,12 +68,13 @@ class Constants:
         return self._known[name]
 
     def _compare(self, name: str) -> ConstantPair | None:
-        ours, theirs = self._reference.get(name), self._target.get(name)
+        ours, theirs = self._named.reference.get(name), self._target.get(name)
         if ours is None or theirs is None:
             return None
         files = self._runs.map(lambda run: run.file)
         if files.reference.shape(ours) != files.target.shape(theirs):
-            return ConstantPair(name, ours, theirs, False, None, None, float("inf"), self._filled(ours, theirs))
+            filled, moved = self._filled(ours, theirs), self._rearranged(ours, theirs)
+            return ConstantPair(name, ours, theirs, False, None, None, float("inf"), filled, moved)
         dtypes = files.reference.dtype_name(ours), files.target.dtype_name(theirs)
         prints = files.reference.fingerprint(ours), files.target.fingerprint(theirs)
         if dtypes[0] == dtypes[1] and prints[0] is not None and prints[0] == prints[1]:
@@ -89,9 +91,39 @@ class Constants:
         scale = float(np.sqrt(np.mean(np.square(r[np.isfinite(r)])))) if r.size else 0.0
         off = np.abs(t - r)
         most = float(np.max(off[np.isfinite(off)], initial=0.0))
-        return ConstantPair(
-            name, ours, theirs, same or once is not None or width is not None, once, width, most / scale if scale > 0 else most
-        )
+        same = same or once is not None or width is not None
+        moved = not same and rearranged(r, t, *dtypes)
+        return ConstantPair(name, ours, theirs, same, once, width, most / scale if scale > 0 else most, rearranged=moved)
+
+    @cached_property
+    def rearranged(self) -> frozenset[str]:
+        """The constants that have the same elements in both runs, in other places."""
+        return frozenset(name for name in self._named.reference if (pair := self.pair(name)) is not None and pair.rearranged)
+
+    def is_elsewhere(self, side: str, name: str) -> bool:
+        """Whether the other run has a constant as well, though in another form: rearranged, or as a part of another."""
+        pair = self.pair(self._rename(name) if side == "target" else name)
+        if pair is not None and (pair.same or pair.rearranged):
+            return True
+        value: int | None = getattr(self._named, side).get(name)
+        try:
+            return value is not None and self._in_another(side, name, value)
+        except CannotReplay:
+            return False
+
+    def _in_another(self, side: str, name: str, value: int) -> bool:
+        """Whether the rows of a constant are rows of others; of a vector, whose elements are met by chance, those of its module's too."""
+        rows: FusedRows = getattr(self._fused, side)
+        if len(getattr(self._runs, side).file.shape(value)) > 1:
+            return rows.has(value)
+        run: Recorded = getattr(self._runs, side)
+        owner = name.rpartition(".")[0]
+        beside = [
+            other
+            for known, other in getattr(self._named, side).items()
+            if known.rpartition(".")[0] == owner and len(run.file.shape(other)) > 1
+        ]
+        return bool(beside) and rows.has(value) and all(rows.has(other) for other in beside)
 
     def number(self, side: str, name: str) -> object:
         """What a constant is, the same for both sides where it is the same."""
@@ -106,9 +138,11 @@ class Constants:
         """
         pair, run = self.pair(weight.name), self._runs.reference
         if pair is None or not pair.same:
-            rows = self._fused.instead(weight.whole) if pair is None or np.isinf(pair.difference) else None
+            rows = self._fused.reference.instead(weight.whole) if pair is None or pair.rearranged or np.isinf(pair.difference) else None
             if rows is None and pair is not None and pair.filled is not None:
                 rows = self._with_filling(pair, *pair.filled)
+            if rows is None and pair is not None and pair.rearranged:
+                rows = self._as_coarse(pair)
             return read_weight(run, value, self._contents) if rows is None else viewed(run, rows, weight.whole, weight.place)
         theirs, whole = self._contents(self._runs.target, pair.target), run.place(weight.whole)
         if (weight.place.offset, weight.place.shape, weight.place.strides) == (whole.offset, whole.shape, whole.strides):
@@ -135,15 +169,37 @@ class Constants:
         leading(found, dim, count)[...] = leading(self._contents(self._runs.target, pair.target), dim, count)
         return found
 
-    @cached_property
-    def _fused(self) -> FusedRows:
+    def _rearranged(self, ours: int, theirs: int) -> bool:
+        """Of constants of two shapes; False where their bytes were not kept."""
         files = self._runs.map(lambda run: run.file)
-        alone = [
-            value
-            for name, value in self._target.items()
-            if (ours := self._reference.get(name)) is None or files.reference.shape(ours) != files.target.shape(value)
-        ]
-        return FusedRows(self._runs, self._contents, alone)
+        if np.prod(files.reference.shape(ours)) != np.prod(files.target.shape(theirs)):
+            return False
+        try:
+            r, t = self._contents(self._runs.reference, ours), self._contents(self._runs.target, theirs)
+        except CannotReplay:
+            return False
+        return rearranged(r, t, files.reference.dtype_name(ours), files.target.dtype_name(theirs))
+
+    def _as_coarse(self, pair: ConstantPair) -> Array:
+        """The reference's constant, rounded as the target's was that has its elements in other places."""
+        format = format_named(self._runs.target.file.dtype_name(pair.target))
+        found = self._contents(self._runs.reference, pair.reference)
+        return found if format is None else round_to(found, format)
+
+    @cached_property
+    def _fused(self) -> Both[FusedRows]:
+        """For the constants of each run, the rows of those of the other."""
+        lacking = Both(self._of_another_form("reference"), self._of_another_form("target"))
+        reference, target = self._runs
+        return Both(
+            FusedRows(reference, target, self._contents, lacking.target), FusedRows(target, reference, self._contents, lacking.reference)
+        )
+
+    def _of_another_form(self, side: str) -> list[int]:
+        """The constants of a run that the other lacks, or has in another shape or order."""
+        renamed = self._rename if side == "target" else str
+        pairs = {value: self.pair(renamed(name)) for name, value in getattr(self._named, side).items()}
+        return [value for value, pair in pairs.items() if pair is None or pair.rearranged or np.isinf(pair.difference)]
 
 
 def read_weight(run: Recorded, value: int, contents: Callable[[Recorded, int], Array]) -> Array:
@@ -159,14 +215,15 @@ def viewed(run: Recorded, contents: Array, whole: int, place: Place) -> Array:
     base = run.place(whole)
     dense = base.offset == 0 and base.strides == row_major(base.shape) and contents.shape == base.shape
     if dense and contents.flags.c_contiguous and place.extent <= contents.size:
-        return _as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
+        return as_strided(contents.reshape(-1), place.shape, place.strides, place.offset)
     extent = max(base.extent, place.extent)
     flat = np.zeros(extent, contents.dtype)
-    _as_strided(flat, base.shape, base.strides, base.offset)[...] = contents
-    return np.array(_as_strided(flat, place.shape, place.strides, place.offset))
+    as_strided(flat, base.shape, base.strides, base.offset)[...] = contents
+    return np.array(as_strided(flat, place.shape, place.strides, place.offset))
 
 
-def _as_strided(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
+def as_strided(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
+    """A view of flat memory at a place in it."""
     return np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * flat.itemsize for stride in strides])
 
 

@@ -15,6 +15,7 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.filling import Filled
 from layerdiff.judge.pairs.packing import FormsOfSteps
 from layerdiff.judge.pairs.placed import Part
+from layerdiff.judge.pairs.unused_rows import Unused
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -33,6 +34,15 @@ def notices_of_filling(filled: Sequence[Filled]) -> Iterator[Notice]:
         side, count, places = ("target", ours, theirs) if theirs > ours else ("reference", theirs, ours)
         said = f"the {side} fills {count} places up to {places}; the {places - count} at the end are compared with nothing"
         yield Notice("layout-padded", f"{names[0]}{more}: {said}")
+
+
+def notices_of_unused(unused: Sequence[Unused]) -> Iterator[Notice]:
+    """One for each vocabulary that both runs fill up with other numbers."""
+    for one in unused:
+        more = f" and {len(one.names) - 1} more" if len(one.names) > 1 else ""
+        rows = f"rows {one.count} to {one.size - 1} of {one.size} have other numbers"
+        said = f"{rows}, and nothing depends on them: no id names them, and their logits are cut off or hidden"
+        yield Notice("unused-rows", f"{one.names[0]}{more}: {said}; they are compared with nothing")
 
 
 def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:

@@ -150,3 +150,69 @@ def test_a_token_that_is_chosen_in_the_filling_is_found(size: int, runs: Runs) -
     comparison = runs.compared(replace(PLAIN, chooses=True), replace(FILLED, chooses=True, filled=5.0), size)
     found = ("/aten.argmax.default#0", None) if runs.operators else ("", "vocab-padding")
     assert [found] == [(origin.site, origin.cause) for origin in comparison.origins]
+
+
+# both runs fill up, with other numbers
+
+OTHER_FILLING = {
+    "cut": Vocabulary(padded=128, filled=0.3),
+    "cut, tied, bias": Vocabulary(padded=128, filled=0.3, tied=True, bias=True),
+    "hidden, chosen": Vocabulary(padded=128, filled=0.3, logits="hidden", chooses=True),
+    "hidden, in bfloat16": Vocabulary(padded=128, filled=0.3, logits="hidden", dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", OTHER_FILLING)
+def test_other_numbers_that_nothing_depends_on_are_no_fault(name: str, size: int, runs: Runs) -> None:
+    case = OTHER_FILLING[name]
+    comparison = runs.compared(replace(case, dtype="float32"), replace(case, filled=0.2), size)
+    assert_harmless(comparison)
+    said = [notice.statement for notice in comparison.notices if notice.kind == "unused-rows"]
+    assert 1 == len(said)
+    assert "rows 97 to 127 of 128 have other numbers, and nothing depends on them" in said[0]
+
+
+@pytest.mark.parametrize("filled", [0.0, 0.2])
+def test_nor_where_ranks_hold_nothing_but_other_filling(filled: float, runs: Runs) -> None:
+    case = Vocabulary(ids=50, padded=128, filled=0.3)
+    assert_harmless(runs.compared(case, replace(case, filled=filled, dtype="bfloat16"), 4))
+
+
+@pytest.mark.parametrize("fault", ["embedding_shifted", "head_shifted"])
+def test_parts_that_are_filled_up_each_are_told_from_other_filling(fault: str, runs: Runs) -> None:
+    case = OTHER_FILLING["cut"]
+    comparison = runs.compared(case, replace(case, filled=0.2, wrong=fault), 4)
+    module = fault.partition("_")[0].replace("embedding", "embed")
+    assert [module] == [notice.site for notice in comparison.notices if notice.defect]
+    assert {module} >= {origin.site.partition("/")[0] for origin in comparison.origins}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_other_faults_are_found_beside_other_filling(fault: str, size: int, runs: Runs) -> None:
+    comparison = runs.compared(OTHER_FILLING["cut"], replace(OTHER_FILLING["cut"], filled=0.2, wrong=fault), size)
+    sites = {origin.site for origin in comparison.origins}
+    if fault == "row" and size == 1 and not runs.operators:
+        assert ["embed"] == [notice.site for notice in comparison.notices if notice.defect]
+    else:
+        assert FAULTS[fault][0 if not runs.operators else 2 if size == 1 else 1] == sites
+
+
+COUNT = {
+    "rows that count differ too": (OTHER_FILLING["cut"], replace(OTHER_FILLING["cut"], filled=0.2, wrong="tails")),
+    "they are handed on": (FILLED, replace(FILLED, filled=0.2)),
+    "they are handed on, tied": (replace(FILLED, tied=True), replace(FILLED, tied=True, filled=0.2)),
+    "ids name them": (PLAIN, replace(PLAIN, wrong="tails")),
+    "of the head alone": (replace(PLAIN, logits="left"), replace(PLAIN, logits="left", wrong="tail")),
+    "tokens are chosen there": (replace(FILLED, chooses=True, filled=5.0), replace(FILLED, chooses=True, filled=4.0)),
+    "some of them are cut off": (replace(PLAIN, ids=100, padded=128), replace(PLAIN, ids=100, padded=128, wrong="tail")),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", COUNT)
+def test_rows_that_something_depends_on_are_weights(name: str, size: int, runs: Runs) -> None:
+    comparison = runs.compared(*COUNT[name], size)
+    assert ["weight-differs"] == [notice.kind for notice in comparison.notices if notice.defect]
+    assert "unused-rows" not in [notice.kind for notice in comparison.notices]

@@ -27,7 +27,9 @@ class Vocabulary:
     bias: bool = False
     chooses: bool = False  # returns the tokens too
     dtype: str = "float32"
-    wrong: str = ""  # embedding_shifted, head_shifted: each rank's part is filled up; row: one row is another; epsilon: of the norm
+    wrong: str = ""
+    """embedding_shifted, head_shifted: each rank's part is filled up; row: one row is another; tail, tails: the last rows of the head, of
+    both; epsilon: of the norm."""
 
     @property
     def rows(self) -> int:
@@ -44,6 +46,8 @@ class Part(nn.Module):
         whole = torch.randn(case.ids, HIDDEN + 1, generator=random) * HIDDEN**-0.5
         if case.wrong == "row" and seed == 1:
             whole[5] *= -1
+        if (case.wrong == "tail" and seed == 3) or case.wrong == "tails":
+            whole[case.ids - 7 :] *= -1
         own = -(-case.rows // size)
         if shifted:  # rows of the ids that a rank would have without filling, then its filling
             real = whole.chunk(size)[rank]

@@ -303,6 +303,31 @@ def test_logits_of_another_token_are_said(tmp_path: Path, lengths: tuple[int, ..
     assert comparison.defect
 
 
+class Positioned(nn.Module):
+    """Is given the position of each token beside it."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.model = small_llama(hidden=HIDDEN, layers=1)
+        self.model.norm.variance_epsilon = epsilon
+
+    def forward(self, positions: Tensor, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids) + positions[..., None]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+@pytest.mark.parametrize("batch", [2, 3, 4])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3])
+def test_requests_that_are_as_far_are_in_their_own_order(tmp_path: Path, batch: int, epsilon: float, operators: bool) -> None:
+    """One token of each: the positions, the same for all, might lie in any order."""
+    for name, chosen in (("r.h5", 1e-6), ("t.h5", epsilon)):
+        with torch.no_grad(), Recorder(tmp_path / name, model := Positioned(chosen), operators=operators):
+            model(torch.full((batch, 1), 8), tokens(batch=batch)[:, :1])
+    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
+    assert {"layout-packed", "input-differs"}.isdisjoint(notice.kind for notice in comparison.notices)
+    assert (["model.norm"] if epsilon > 1e-6 else []) == [origin.site.partition("/")[0] for origin in comparison.origins]
+
+
 class Forgetful(Engine):
     """Returns something that is no part of what the model returns."""
 

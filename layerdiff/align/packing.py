@@ -113,7 +113,7 @@ def nearest_places(batch: Array, row: Array, likely: NDArray[np.bool_]) -> NDArr
 
 
 def _in_order(requests: Sequence[Array], row: Array) -> list[int] | None:
-    """The order in which requests lie in a row."""
+    """The order in which requests lie in a row: of requests that are alike their own."""
     tries = _MOST_TRIES
     stack: list[tuple[list[int], int]] = [([], 0)]
     while stack and tries:
@@ -121,11 +121,11 @@ def _in_order(requests: Sequence[Array], row: Array) -> list[int] | None:
         chosen, begin = stack.pop()
         if len(chosen) == len(requests):
             return chosen
-        seen: list[Array] = []
-        for number in reversed(range(len(requests))):
-            one = requests[number]
-            if number in chosen or not np.array_equal(row[begin : begin + one.size], one) or any(np.array_equal(one, x) for x in seen):
+        seen: list[int] = []
+        for number, one in enumerate(requests):
+            if number in chosen or not np.array_equal(row[begin : begin + one.size], one):
                 continue
-            seen.append(one)
-            stack.append(([*chosen, number], begin + one.size))
+            if not any(np.array_equal(one, requests[other]) for other in seen):
+                seen.append(number)
+        stack += [([*chosen, number], begin + requests[number].size) for number in reversed(seen)]
     return None

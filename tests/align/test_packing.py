@@ -40,6 +40,13 @@ def test_requests_that_begin_alike_are_tried() -> None:
     assert places is not None and sorted(places) == [*np.flatnonzero(counts)]
 
 
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_requests_that_are_alike_keep_their_order(count: int) -> None:
+    assert packed(np.full((count, 1), 7), np.ones((count, 1), bool), np.full(count, 7)) is None
+    ids = np.repeat([[1, 2], [3, 4]], count, axis=0)
+    assert packed(ids, np.ones(ids.shape, bool), ids.reshape(-1)) is None
+
+
 def test_many_requests_that_are_alike_cost_little() -> None:
     ids, counts = np.ones((64, 9), int), np.arange(9) < 8
     assert packed(ids, np.broadcast_to(counts, ids.shape), np.ones(64 * 8 - 1, int)) is None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
-from layerdiff.diagnose.filling import chosen_filling, notices_of_filling, notices_of_packing, notices_of_unused
+from layerdiff.diagnose.filling import chosen_filling, notices_of_filling, notices_of_order, notices_of_packing, notices_of_unused
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
@@ -41,6 +41,7 @@ from layerdiff.judge.pairs.measuring_ranks import fill_ranks, placed_columns, to
 from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
 from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.pairs.ranked import RankedTables
+from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.judge.pairs.unused_rows import without_unused
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
@@ -152,6 +153,8 @@ def compare_in_steps(
         measured = fill_ranks(pairs, sites, tables.texts, files, parts_of, placed, tables.stages, fillings_of(filled))
     else:
         total = total_bytes(pairs, sites, files)
+        files, reordered = in_the_targets_order(pairs, sites, tables.texts, files)
+        told = (*told, *notices_of_order(reordered))
         files, unused = without_unused(pairs, sites, tables.texts, files)
         parts_of, filled = None, filled_weights(pairs, sites, tables.texts, files)
         forms = forms_of_steps(sites, pairs, files, fillings_of(filled))

@@ -1,4 +1,4 @@
-"""What is said of what one side filled up, weights or requests: that it is, and where what fills weights up is taken for what counts."""
+"""What is said of what a side filled up, and of requests that it has otherwise; and where what fills weights up is taken for words."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.filling import Filled
 from layerdiff.judge.pairs.packing import FormsOfSteps
 from layerdiff.judge.pairs.placed import Part
+from layerdiff.judge.pairs.reordering import Sorted
 from layerdiff.judge.pairs.unused_rows import Unused
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
+REORDERED: Final = "requests-reordered"
 _SHOWN: Final = 3
+_REQUESTS: Final = 8
 _RULE: Final = "filling: numbers that name what one side filled up"
 
 
@@ -43,6 +46,15 @@ def notices_of_unused(unused: Sequence[Unused]) -> Iterator[Notice]:
         rows = f"rows {one.count} to {one.size - 1} of {one.size} have other numbers"
         said = f"{rows}, and nothing depends on them: no id names them, and their logits are cut off or hidden"
         yield Notice("unused-rows", f"{one.names[0]}{more}: {said}; they are compared with nothing")
+
+
+def notices_of_order(reordered: Sequence[Sorted]) -> Iterator[Notice]:
+    """One for each root that is given its requests in another order."""
+    of_site = {one.site: one.order for one in reversed(reordered)}
+    for site, order in reversed(of_site.items()):
+        shown = ", ".join(map(str, order[:_REQUESTS])) + (", ..." if len(order) > _REQUESTS else "")
+        said = f"the target has the {len(order)} requests of a batch in another order ({shown} of the reference)"
+        yield Notice(REORDERED, f"{said}: each is compared with itself", site)
 
 
 def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:

@@ -11,8 +11,11 @@ from pathlib import Path
 from threading import Lock
 
 from layerdiff.checkpoint.weights import weights_of
+from layerdiff.diagnose.filling import REORDERED
 from layerdiff.errors import CheckpointError, TraceError
+from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.saved.comparison import Comparison
+from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile, open_trace
 
 
@@ -21,6 +24,7 @@ class Traces:
 
     def __init__(self) -> None:
         self._files: dict[Path, TraceFile] = {}
+        self._in_order: dict[Path, TraceFile] = {}
         self._lock = Lock()
 
     def file(self, comparison: Comparison, side: str, row: int) -> tuple[TraceFile, int]:
@@ -44,6 +48,16 @@ class Traces:
         if call >= len(file.calls):
             raise TraceError(f"{path} is not the {side} that was compared: it has no call {call}. Compare the two again.")
         return file, call
+
+    def in_order(self, comparison: Comparison, file: TraceFile) -> TraceFile:
+        """A file of the reference with the requests of its batches as the target has them. Raises TraceError as `file` does."""
+        if not any(notice.kind == REORDERED for notice in comparison.notices):
+            return file
+        if file.path not in self._in_order:
+            files = Both(*(tuple(self.files(comparison, side)) for side in ("reference", "target")))
+            sorted_files, _ = in_the_targets_order(comparison.pairs, comparison.sites, comparison.texts, files)
+            self._in_order |= {one.path: one for one in sorted_files.reference}
+        return self._in_order.get(file.path, file)
 
     def target_files(self, comparison: Comparison) -> list[TraceFile]:
         """Every file of the target, as `files`."""
@@ -79,3 +93,4 @@ class Traces:
             for file in self._files.values():
                 file.close()
             self._files.clear()
+            self._in_order.clear()

@@ -49,7 +49,7 @@ class Refilled(TraceFile):
         """The bits of a value."""
         filling = self._fillings.get(value)
         if filling is None:
-            return super().raw(value)
+            return super().raw(value) if int(self.values.base[value]) in self._fillings else self._base.raw(value)
         bits = np.array(self._base.raw(value))
         bits[(slice(None),) * filling.dim + (slice(bits.shape[filling.dim] - filling.bits.shape[filling.dim], None),)] = filling.bits
         return bits
@@ -57,10 +57,12 @@ class Refilled(TraceFile):
     def read(self, value: int) -> NDArray[Any]:
         """A value as numbers."""
         dtype = self.dtype(value)
-        return dtype.decode(self.raw(value)) if value in self._fillings and dtype is not None else super().read(value)
+        if int(self.values.base[value]) in self._fillings:
+            return super().read(value)
+        return dtype.decode(self.raw(value)) if value in self._fillings and dtype is not None else self._base.read(value)
 
     def _place(self, value: int, dtype: Dtype) -> Place | None:
-        return None if value in self._fillings else super()._place(value, dtype)
+        return None if value in self._fillings else self._base._place(value, dtype)
 
     def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
         return self.raw(value).reshape(-1).view(np.uint8) if value in self._fillings else self._base._stored_bytes(value)

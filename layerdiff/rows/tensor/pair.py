@@ -234,7 +234,7 @@ def _value(traces: Traces, comparison: Comparison, row: int, pair: int, name: st
     file, _ = traces.file(comparison, name, row)
     if value >= len(file.values) or file.dtype_name(value) != value_name(comparison, pair, name).dtype:
         raise _another(file, name)
-    return file, value
+    return traces.in_order(comparison, file) if name == "reference" else file, value
 
 
 def _another(file: TraceFile, name: str) -> TraceError:

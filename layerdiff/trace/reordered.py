@@ -1,0 +1,132 @@
+"""`Reordered`: a trace file with the requests of its batches in another order.
+
+A server may sort its requests. With the same order in both runs they are compared and judged as any other, all that is read of them:
+what modules hand on, what their operators are given, masks and caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.trace.derived import Derived
+from layerdiff.trace.dtypes import Dtype
+from layerdiff.trace.places import Place
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Storage, ValueKind
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a step.
+
+    Attributes:
+        tokens: of each.
+        lengths: that dimensions beside heads may have: of the tokens, and of those before.
+        order: at place i of the batch stands what was at `order[i]`.
+        told: whether all that the run was given in this step says so.
+    """
+
+    tokens: int
+    lengths: frozenset[int]
+    order: NDArray[np.intp]
+    told: bool = True
+
+    def are_tokens(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of this shape can hardly be anything but something of each token."""
+        count = self.order.size
+        return len(shape) > 1 and (shape[:2] == (count, self.tokens) or shape[0] == count * self.tokens)
+
+    def are_requests(self, shape: tuple[int, ...]) -> bool:
+        """The same of requests: in what has no more dimensions there may be as many of something else."""
+        return self.are_tokens(shape) or (len(shape) > 1 and shape[0] == self.order.size)
+
+    def axis(self, shape: tuple[int, ...]) -> int | None:
+        """The dimension of a value along which its requests lie, alone, with their tokens, or with heads; None where none is."""
+        count = self.order.size
+        if shape[:1] in ((count,), (count * self.tokens,)):
+            return 0
+        if self.tokens > 1 and shape[:2] == (self.tokens, count):
+            return 1
+        with_heads = len(shape) > 2 and shape[0] > 0 and shape[0] % count == 0 and not self.lengths.isdisjoint(shape[1:])
+        return 0 if with_heads else None
+
+    def sorted(self, x: Array) -> Array:
+        """A value in the other order; as it is where it has no requests."""
+        axis, count = self.axis(x.shape), self.order.size
+        if axis is None:
+            return x
+        apart = x.reshape(*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :])
+        return np.take(apart, self.order, axis).reshape(x.shape)
+
+
+class Reordered(TraceFile):
+    """A trace file whose values are in another order, but for weights. Their fingerprints are no longer known."""
+
+    def __init__(self, file: TraceFile, requests: Mapping[int, Requests], as_they_are: Collection[int]) -> None:
+        """`requests`: by root call. `as_they_are`: values that have no requests although their shapes would allow them."""
+        self.__dict__.update(file.__dict__)
+        self._base, self._as_they_are = file, as_they_are
+        self._requests = requests
+        self._of_value = _roots(file)
+        self._known: dict[int, bool] = {}
+        self._derived = Derived(self, self.path.stat().st_size, self._stored_bytes)
+
+    def _moves(self, value: int) -> Requests | None:
+        """The requests of a value that is put in order by itself; None where it has none, or is made of what is in order."""
+        requests = self._requests.get(int(self._of_value[value]))
+        if requests is None or int(self.values.kind[value]) in (ValueKind.PARAMETER, ValueKind.BUFFER):
+            return None
+        if value not in self._known:
+            base = value
+            while int(self.values.storage[base]) in (Storage.VIEW, Storage.PATCHED):
+                base = int(self.values.base[base])
+            made_of_others = base != value and (self._moves(base) is not None or int(self.values.storage[value]) == Storage.PATCHED)
+            moves = not made_of_others and requests.axis(self.shape(value)) is not None
+            self._known[value] = moves and value not in self._as_they_are
+        return requests if self._known[value] else None
+
+    def _is_other(self, value: int) -> bool:
+        """Whether a value is in another order, by itself or by what it is made of."""
+        while self._moves(value) is None:
+            if int(self.values.storage[value]) not in (Storage.VIEW, Storage.PATCHED):
+                return False
+            value = int(self.values.base[value])
+        return True
+
+    def fingerprint(self, value: int) -> tuple[int, int] | None:
+        """None of what is in another order."""
+        return None if self._is_other(value) else self._base.fingerprint(value)
+
+    def raw(self, value: int) -> Array:
+        """The bits of a value."""
+        requests = self._moves(value)
+        return super().raw(value) if requests is None else requests.sorted(self._base.raw(value))
+
+    def read(self, value: int) -> Array:
+        """A value as numbers."""
+        dtype = self.dtype(value)
+        return super().read(value) if self._moves(value) is None or dtype is None else dtype.decode(self.raw(value))
+
+    def _place(self, value: int, dtype: Dtype) -> Place | None:
+        return super()._place(value, dtype) if self._moves(value) is None else None
+
+    def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
+        return self._base._stored_bytes(value) if self._moves(value) is None else self.raw(value).reshape(-1).view(np.uint8)
+
+
+def _roots(file: TraceFile) -> NDArray[np.int64]:
+    """By value the root call in which it was first seen, or before which it was made; the last one of what was made after all."""
+    top, parents = np.arange(len(file.calls)), np.asarray(file.calls.parent)
+    roots = np.flatnonzero((parents < 0) & (np.asarray(file.calls.kind) == CallKind.MODULE))
+    while np.any(inside := parents[top] >= 0):
+        top[inside] = parents[top[inside]]
+    first = np.full(len(file.values), len(top) - 1, np.int64)
+    np.minimum.at(first, np.asarray(file.edges.value), np.asarray(file.edges.call))
+    return roots[np.minimum(np.searchsorted(roots, top[first]), len(roots) - 1)]

@@ -328,6 +328,17 @@ def test_requests_that_are_as_far_are_in_their_own_order(tmp_path: Path, batch: 
     assert (["model.norm"] if epsilon > 1e-6 else []) == [origin.site.partition("/")[0] for origin in comparison.origins]
 
 
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+@pytest.mark.parametrize("batch", [2, 4])
+def test_tokens_of_other_requests_are_other_tokens(tmp_path: Path, batch: int, operators: bool) -> None:
+    """Both runs have a batch of one token each: neither is a row."""
+    for name, order in (("r.h5", range(batch)), ("t.h5", range(batch)[::-1])):
+        with torch.no_grad(), Recorder(tmp_path / name, model := Positioned(1e-6), operators=operators):
+            model(torch.full((batch, 1), 8), tokens(batch=batch)[list(order), :1])
+    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
+    assert ["input-differs"] == [notice.kind for notice in comparison.notices if notice.defect]
+
+
 class Forgetful(Engine):
     """Returns something that is no part of what the model returns."""
 

@@ -154,12 +154,12 @@ def _packing(files: Both[TraceFile], calls: Both[int]) -> Packing | None:
         batch: TraceFile = getattr(files, side)
         mask = _mask(batch, getattr(calls, side))
         ours = [x for x in _whole_numbers(batch, getattr(calls, side)) if x.ndim == 2 and (mask is None or x.shape == mask.shape)]
-        rows = [x.reshape(-1) for x in _whole_numbers(getattr(files, other), getattr(calls, other)) if without_ones(x.shape) == (x.size,)]
+        rows = [x for x in _whole_numbers(getattr(files, other), getattr(calls, other)) if without_ones(x.shape) == (x.size,)]
         for ids, row in product(sorted(ours, key=_distinct, reverse=True), rows):
             counts = np.ones(ids.shape, bool) if mask is None else mask
-            if np.array_equal(ids.reshape(-1), row):
+            if np.array_equal(ids.reshape(-1), row.reshape(-1)):
                 return None  # the row is the batch
-            places = packed(ids, counts, row)
+            places = None if row.shape == ids.shape else packed(ids, counts, row.reshape(-1))
             if places is not None:
                 return Packing(side, (ids.shape[0], ids.shape[1]), places)
     return None

@@ -75,50 +75,44 @@ class Reordered(TraceFile):
         self._base, self._as_they_are = file, as_they_are
         self._requests = requests
         self._of_value = _roots(file)
-        self._known: dict[int, bool] = {}
         self._derived = Derived(self, self.path.stat().st_size, self._stored_bytes)
 
-    def _moves(self, value: int) -> Requests | None:
-        """The requests of a value that is put in order by itself; None where it has none, or is made of what is in order."""
+    def _sorts(self, value: int) -> Requests | None:
+        """The requests that a value has; None where it has none."""
         requests = self._requests.get(int(self._of_value[value]))
-        if requests is None or int(self.values.kind[value]) in (ValueKind.PARAMETER, ValueKind.BUFFER):
-            return None
-        if value not in self._known:
-            base = value
-            while int(self.values.storage[base]) in (Storage.VIEW, Storage.PATCHED):
-                base = int(self.values.base[base])
-            made_of_others = base != value and (self._moves(base) is not None or int(self.values.storage[value]) == Storage.PATCHED)
-            moves = not made_of_others and requests.axis(self.shape(value)) is not None
-            self._known[value] = moves and value not in self._as_they_are
-        return requests if self._known[value] else None
+        is_weight = int(self.values.kind[value]) in (ValueKind.PARAMETER, ValueKind.BUFFER)
+        sorts = requests is not None and not is_weight and requests.axis(self.shape(value)) is not None
+        return requests if sorts and value not in self._as_they_are else None
 
-    def _is_other(self, value: int) -> bool:
-        """Whether a value is in another order, by itself or by what it is made of."""
-        while self._moves(value) is None:
-            if int(self.values.storage[value]) not in (Storage.VIEW, Storage.PATCHED):
-                return False
-            value = int(self.values.base[value])
-        return True
+    def _seen_of_sorted(self, value: int) -> bool:
+        """Whether a value without requests is a part of one that has some: one request of a batch."""
+        base = int(self.values.base[value])
+        is_view = int(self.values.storage[value]) == Storage.VIEW and int(self.values.storage[base]) in (Storage.DATASET, Storage.SLAB)
+        return is_view and value not in self._as_they_are and self._sorts(base) is not None
 
     def fingerprint(self, value: int) -> tuple[int, int] | None:
         """None of what is in another order."""
-        return None if self._is_other(value) else self._base.fingerprint(value)
+        return None if self._sorts(value) is not None or self._seen_of_sorted(value) else self._base.fingerprint(value)
 
     def raw(self, value: int) -> Array:
         """The bits of a value."""
-        requests = self._moves(value)
-        return super().raw(value) if requests is None else requests.sorted(self._base.raw(value))
+        requests = self._sorts(value)
+        if requests is not None:
+            return requests.sorted(self._base.raw(value))
+        return super().raw(value) if self._seen_of_sorted(value) else self._base.raw(value)
 
     def read(self, value: int) -> Array:
         """A value as numbers."""
         dtype = self.dtype(value)
-        return super().read(value) if self._moves(value) is None or dtype is None else dtype.decode(self.raw(value))
+        if self._sorts(value) is not None and dtype is not None:
+            return dtype.decode(self.raw(value))
+        return super().read(value) if self._seen_of_sorted(value) else self._base.read(value)
 
     def _place(self, value: int, dtype: Dtype) -> Place | None:
-        return super()._place(value, dtype) if self._moves(value) is None else None
+        return None if self._sorts(value) is not None else self._base._place(value, dtype)
 
     def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
-        return self._base._stored_bytes(value) if self._moves(value) is None else self.raw(value).reshape(-1).view(np.uint8)
+        return self._base._stored_bytes(value) if self._sorts(value) is None else self.raw(value).reshape(-1).view(np.uint8)
 
 
 def _roots(file: TraceFile) -> NDArray[np.int64]:

@@ -164,7 +164,10 @@ def test_other_tokens_and_masks_are_said(tmp_path: Path, given: Callable[[Tensor
     assert "input-differs" in kinds(comparison) and "requests-reordered" not in kinds(comparison)
 
 
-def read(folder: Path, order: Sequence[int], rows: int, change: Callable[[Reads], object], operators: bool) -> Comparison:
+def read(
+    folder: Path, order: Sequence[int], rows: int, change: Callable[[Reads], object], operators: bool, then: Sequence[int] | None = None
+) -> Comparison:
+    """`then`: the order of the target's further steps, if it is another."""
     ids, lengths = tokens(batch=len(order)), torch.arange(2, len(order) + 2)
     for name, own in (("r.h5", range(len(order))), ("t.h5", order)):
         model = Reads(rows).eval()
@@ -172,8 +175,9 @@ def read(folder: Path, order: Sequence[int], rows: int, change: Callable[[Reads]
             change(model)
         with torch.no_grad(), Recorder(folder / name, model, operators=operators):
             model(ids[list(own), :6], lengths[list(own)])
+            further = then if then is not None and name == "t.h5" else own
             for at in (6, 7):
-                model(ids[list(own), at : at + 1], lengths[list(own)])
+                model(ids[list(further), at : at + 1], lengths[list(own)])
     return compare_traces(folder / "r.h5", folder / "t.h5")
 
 
@@ -207,6 +211,29 @@ def test_single_tokens_in_a_wrong_order_are_found(tmp_path: Path, name: str, ord
     assert comparison.defect
     if "requests-reordered" in kinds(comparison):
         assert {name} == {origin.site.partition("/")[0] for origin in comparison.origins}
+
+
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 1, 3)])
+def test_tokens_that_go_to_other_requests_are_said(tmp_path: Path, order: Sequence[int], operators: bool) -> None:
+    """Requests that go on have an order: theirs are other tokens then."""
+    comparison = read(tmp_path, order, 8, lambda model: None, operators, then=order[::-1])
+    (said,) = [notice.statement for notice in comparison.notices if notice.kind == "input-differs"]
+    assert "in[0] of step 1" in said
+    assert comparison.defect
+    assert [] == [origin.site for origin in comparison.origins]
+
+
+@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
+def test_each_batch_has_an_order_of_its_own(tmp_path: Path, operators: bool) -> None:
+    for name, orders in (("r.h5", [range(5)] * 3), ("t.h5", [ORDERS[0], range(5), ORDERS[1]])):
+        with torch.no_grad(), Recorder(tmp_path / name, model := small_llama(hidden=32, layers=1), operators=operators):
+            for number, order in enumerate(orders):
+                ids, mask = batch(order)
+                model(input_ids=ids[:, number:], attention_mask=mask[:, number:])
+    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
+    assert not comparison.defect
+    assert [] == [origin.site for origin in comparison.origins]
 
 
 def test_values_are_read_in_the_other_order(tmp_path: Path) -> None:

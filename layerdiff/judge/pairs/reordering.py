@@ -41,18 +41,20 @@ def in_the_targets_order(
     last: dict[int, NDArray[np.intp]] = {}
     roots = (sites["kind"] == CallKind.MODULE) & (sites["parent"] < 0) & (sites["reference_call"] >= 0)
     inputs = np.flatnonzero(roots[pairs["site"]] & (pairs["role"] == Role.INPUT))
-    for row in np.flatnonzero(roots).tolist():
+    for number, row in enumerate(np.flatnonzero(roots).tolist()):
         here, there = int(sites["reference_file"][row]), int(sites["target_file"][row])
         own = inputs[pairs["site"][inputs] == row].tolist()
         both = Both(files.reference[here], files.target[there])
         given = [] if not last and _same_bits(pairs, both, own) else list(_given(pairs, texts, both, own))
         if not given:
             continue
-        order = _order(given, last)
+        lengths = {ids.reference.shape[1] for ids in given}
+        masked = any((texts[int(pairs["position"][pair])] or "").endswith("attention_mask") for pair in own)
+        begins = min(lengths) > 1 and (number == 0 or (masked and len(lengths) == 1))
+        order = _order(given, last, begins)
         last = {} if order is None else {order.size: order}
         if order is None:
             continue
-        lengths = {ids.reference.shape[1] for ids in given}
         told = all(np.array_equal(ids.reference[order], ids.target) for ids in given)
         requests = Requests(min(lengths), frozenset(lengths - {1}), order, told)
         orders.setdefault((here, there), {})[int(sites["reference_call"][row])] = requests
@@ -106,7 +108,7 @@ def _as_they_are(files: Both[TraceFile], handed: Iterator[_Handed]) -> set[int] 
         requests = one.requests
         shapes = [file.shape(value) for file, value in zip(files, one.values, strict=True)]
         sure = requests.are_requests(shapes[0]) or (one.returned and requests.axis(shapes[0]) is not None)
-        if shapes[0] != shapes[1] or requests.are_tokens(shapes[0]) or (sure and not by_values):
+        if shapes[0] != shapes[1] or requests.are_tokens(shapes[0]) or (sure and (len(shapes[0]) > 2 or not by_values)):
             continue
         if not all(_is_number(file, value) for file, value in zip(files, one.values, strict=True)):
             continue
@@ -157,10 +159,10 @@ def _given(pairs: Columns, texts: Texts, files: Both[TraceFile], own: Sequence[i
     yield from (both.map(lambda ids: ids.astype(np.int64)) for both in read)
 
 
-def _order(given: Sequence[Both[NDArray[np.int64]]], last: Mapping[int, NDArray[np.intp]]) -> NDArray[np.intp] | None:
+def _order(given: Sequence[Both[NDArray[np.int64]]], last: Mapping[int, NDArray[np.intp]], begins: bool) -> NDArray[np.intp] | None:
     """For each request of the target which of the reference's it is, by all that they were given; None where they are in one order.
 
-    `last`: of the step before. It goes on where it fits better than none: what was generated may be the same for all, or another token.
+    `last`: of the step before. `begins`: whether requests begin here. Those that go on have that order: other tokens are a fault.
     """
     ours, theirs = (np.concatenate(side, axis=1) for side in zip(*given, strict=True))
     before = last.get(len(ours))
@@ -169,9 +171,8 @@ def _order(given: Sequence[Both[NDArray[np.int64]]], last: Mapping[int, NDArray[
     if np.array_equal(ours, theirs):
         return None
     sorting = [np.lexsort(side.T[::-1]) for side in (ours, theirs)]
-    if np.array_equal(ours[sorting[0]], theirs[sorting[1]]):
+    if begins and np.array_equal(ours[sorting[0]], theirs[sorting[1]]):
         order = np.empty(len(ours), np.intp)
         order[sorting[1]] = sorting[0]
         return order
-    goes_on = before is not None and np.count_nonzero(ours[before] == theirs) > np.count_nonzero(ours == theirs)
-    return before if goes_on else None
+    return None if begins else before

@@ -62,12 +62,14 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     said.unheld = {programs.aligned.get(call, -1) for call, _ in ours.opaque} & {call for call, _ in theirs.opaque}
     opaque = {call for call, _ in (*theirs.opaque, *ours.opaque)}
     told = [cut for cut in differing if not opaque or not (opaque & (cone(programs, "target", cut) | cone(programs, "reference", cut)))]
+    known, hidden, plain = len(said.findings), {cut for cut in differing if cut not in told}, ours
     faults, ours = _faults(setting, programs, wiring, theirs, ours, kept, told, said)
     if not faults:
         said.findings += other_draws(programs, wiring)
-        hidden = {cut for cut in differing if cut not in told}
         said.findings += _before_opaque(programs, wiring, theirs, ours, sorted(hidden), kept)
         find_precision(setting, programs, theirs, ours, kept, coarse, cuts, hidden, said)
+    elif all(local.notice for local in said.findings[known:]):  # what is below rounding excuses no coarser dtype
+        find_precision(setting, programs, theirs, plain, kept, coarse, cuts, hidden, said)
     return said
 
 

@@ -5,18 +5,19 @@ What fills a vocabulary up is no part of the model. With the other run's filling
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.trace.derived import Derived
+from layerdiff.trace.altered import Altered
 from layerdiff.trace.dtypes import Dtype
-from layerdiff.trace.places import Place
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Statistics
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -24,48 +25,33 @@ class Filling:
     """The bits at the end of a dimension of a value."""
 
     dim: int
-    bits: NDArray[Any]
+    bits: Array
+
+    def put(self, bits: Array) -> Array:
+        """The bits of a value with these at the end."""
+        found = np.array(bits)
+        found[(slice(None),) * self.dim + (slice(found.shape[self.dim] - self.bits.shape[self.dim], None),)] = self.bits
+        return found
 
 
-class Refilled(TraceFile):
-    """A trace file with other numbers in some values. Their statistics and fingerprints are no longer known."""
+class Refilled(Altered):
+    """A trace file with other numbers in some values. Their statistics are no longer known."""
 
     def __init__(self, file: TraceFile, fillings: Mapping[int, Filling]) -> None:
         """`fillings`: by value, of its own dtype."""
-        self.__dict__.update(file.__dict__)
-        self._base = file
+        super().__init__(file)
         self._fillings = fillings
-        self._derived = Derived(self, self.path.stat().st_size, self._stored_bytes)
 
     def statistics(self, value: int) -> Statistics | None:
         """None of what has other numbers."""
         return None if value in self._fillings else self._base.statistics(value)
 
-    def fingerprint(self, value: int) -> tuple[int, int] | None:
-        """None of what has other numbers, or is seen of such."""
-        return None if value in self._fillings or int(self.values.base[value]) in self._fillings else self._base.fingerprint(value)
-
-    def raw(self, value: int) -> NDArray[Any]:
-        """The bits of a value."""
+    def _change(self, value: int) -> Callable[[Array], Array] | None:
         filling = self._fillings.get(value)
-        if filling is None:
-            return super().raw(value) if int(self.values.base[value]) in self._fillings else self._base.raw(value)
-        bits = np.array(self._base.raw(value))
-        bits[(slice(None),) * filling.dim + (slice(bits.shape[filling.dim] - filling.bits.shape[filling.dim], None),)] = filling.bits
-        return bits
+        return None if filling is None else filling.put
 
-    def read(self, value: int) -> NDArray[Any]:
-        """A value as numbers."""
-        dtype = self.dtype(value)
-        if int(self.values.base[value]) in self._fillings:
-            return super().read(value)
-        return dtype.decode(self.raw(value)) if value in self._fillings and dtype is not None else self._base.read(value)
-
-    def _place(self, value: int, dtype: Dtype) -> Place | None:
-        return None if value in self._fillings else self._base._place(value, dtype)
-
-    def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
-        return self.raw(value).reshape(-1).view(np.uint8) if value in self._fillings else self._base._stored_bytes(value)
+    def _is_seen_of(self, value: int) -> bool:
+        return int(self.values.base[value]) in self._fillings
 
 
 def can_encode(dtype: Dtype | None) -> bool:
@@ -73,7 +59,7 @@ def can_encode(dtype: Dtype | None) -> bool:
     return dtype is not None and dtype.kind == "float" and (dtype.native or dtype.name == "bfloat16")
 
 
-def encoded(numbers: NDArray[Any], dtype: Dtype) -> NDArray[Any]:
+def encoded(numbers: Array, dtype: Dtype) -> Array:
     """Numbers as the bits of a float, rounded to nearest."""
     if dtype.native:
         with np.errstate(over="ignore"):

@@ -6,16 +6,14 @@ what modules hand on, what their operators are given, masks and caches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.trace.derived import Derived
-from layerdiff.trace.dtypes import Dtype
-from layerdiff.trace.places import Place
+from layerdiff.trace.altered import Altered
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Storage, ValueKind
 
@@ -66,53 +64,25 @@ class Requests:
         return np.take(apart, self.order, axis).reshape(x.shape)
 
 
-class Reordered(TraceFile):
-    """A trace file whose values are in another order, but for weights. Their fingerprints are no longer known."""
+class Reordered(Altered):
+    """A trace file whose values are in another order, but for weights."""
 
     def __init__(self, file: TraceFile, requests: Mapping[int, Requests], as_they_are: Collection[int]) -> None:
         """`requests`: by root call. `as_they_are`: values that have no requests although their shapes would allow them."""
-        self.__dict__.update(file.__dict__)
-        self._base, self._as_they_are = file, as_they_are
-        self._requests = requests
-        self._of_value = _roots(file)
-        self._derived = Derived(self, self.path.stat().st_size, self._stored_bytes)
+        super().__init__(file)
+        self._as_they_are, self._requests, self._of_value = as_they_are, requests, _roots(file)
 
-    def _sorts(self, value: int) -> Requests | None:
-        """The requests that a value has; None where it has none."""
+    def _change(self, value: int) -> Callable[[Array], Array] | None:
         requests = self._requests.get(int(self._of_value[value]))
         is_weight = int(self.values.kind[value]) in (ValueKind.PARAMETER, ValueKind.BUFFER)
         sorts = requests is not None and not is_weight and requests.axis(self.shape(value)) is not None
-        return requests if sorts and value not in self._as_they_are else None
+        return requests.sorted if requests is not None and sorts and value not in self._as_they_are else None
 
-    def _seen_of_sorted(self, value: int) -> bool:
-        """Whether a value without requests is a part of one that has some: one request of a batch."""
+    def _is_seen_of(self, value: int) -> bool:
+        """One request of a batch has no requests itself."""
         base = int(self.values.base[value])
         is_view = int(self.values.storage[value]) == Storage.VIEW and int(self.values.storage[base]) in (Storage.DATASET, Storage.SLAB)
-        return is_view and value not in self._as_they_are and self._sorts(base) is not None
-
-    def fingerprint(self, value: int) -> tuple[int, int] | None:
-        """None of what is in another order."""
-        return None if self._sorts(value) is not None or self._seen_of_sorted(value) else self._base.fingerprint(value)
-
-    def raw(self, value: int) -> Array:
-        """The bits of a value."""
-        requests = self._sorts(value)
-        if requests is not None:
-            return requests.sorted(self._base.raw(value))
-        return super().raw(value) if self._seen_of_sorted(value) else self._base.raw(value)
-
-    def read(self, value: int) -> Array:
-        """A value as numbers."""
-        dtype = self.dtype(value)
-        if self._sorts(value) is not None and dtype is not None:
-            return dtype.decode(self.raw(value))
-        return super().read(value) if self._seen_of_sorted(value) else self._base.read(value)
-
-    def _place(self, value: int, dtype: Dtype) -> Place | None:
-        return None if self._sorts(value) is not None else self._base._place(value, dtype)
-
-    def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
-        return self._base._stored_bytes(value) if self._sorts(value) is None else self.raw(value).reshape(-1).view(np.uint8)
+        return is_view and value not in self._as_they_are and self._change(base) is not None
 
 
 def _roots(file: TraceFile) -> NDArray[np.int64]:

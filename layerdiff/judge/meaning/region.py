@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.changes import UNCHANGED, Change, instead, shifted, without
 from layerdiff.judge.meaning.decisions import with_decisions
+from layerdiff.judge.meaning.mending import other_scalars
 from layerdiff.judge.meaning.precision import Size, ratio_of
 from layerdiff.judge.meaning.stored import Stored
-from layerdiff.judge.programs.constants import as_mask
+from layerdiff.judge.programs.constants import as_mask, within_rounding
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import COARSE_RATIO, NOTHING, BodyVerdict, Setting
 from layerdiff.replay.once import operands_by_position, run_once
@@ -38,6 +39,8 @@ _SIGMAS: Final = 12.0
 in a million harmless ones lies over it, and one in ten thousand where three roundings were made in place of one."""
 _TELLS: Final = 0.125
 """A change is told from rounding where that many standard deviations are less than this share of it."""
+_MADE_IN: Final = "float32"
+"""The dtype in which a weight is made before it is rounded."""
 _PART: Final = 1.0 / 16.0
 """Of a change, that is undone: small, so that what it does to what is handed on lies along what any part of it does."""
 
@@ -141,14 +144,42 @@ class Region:
     def is_folded(self, local: Local, base: Base) -> bool:
         """Whether what a finding says is part of a folding: undone, the programs part, and in no way in which they are apart already.
 
-        What cannot be undone, or changes nothing by itself (a call that is written otherwise), is believed where there is no other fault.
+        What cannot be undone, or changes nothing by itself (a call that is written otherwise), is believed where there is no other fault;
+        and so is a call that differs by one rounding of a weight, since undoing that is what is left.
         """
+        if not base.changed and self._is_rounding(local):
+            return True
         changes = self._undone(local, base)
         changes = [change for change in changes if any(Size.of(off).rms > floor for off, floor in zip(change, self._floors, strict=True))]
         if not changes:
             return not base.changed
         told = [(share, allowed) for share, allowed in (self._share(base.left, change) for change in changes) if allowed <= _TELLS]
         return bool(told) and all(share <= allowed for share, allowed in told)
+
+    def _is_rounding(self, local: Local) -> bool:
+        """Whether both runs make a call alike, but that a weight of the target's is what the reference makes there, rounded once."""
+        if min(local.calls) < 0 or any(run.is_module(call) for run, call in zip(self.setting.runs, local.calls, strict=True)):
+            return False
+        reference, target = (run.operation(call) for run, call in zip(self.setting.runs, local.calls, strict=True))
+        if reference.name != target.name or reference.inputs.keys() != target.inputs.keys() or any(other_scalars(target, reference)):
+            return False
+        try:
+            given = [
+                operands_by_position(operation, self.programs.run(side, kept=self._kept, looked_at=operation.call).operands[operation.call])
+                for side, operation in (("reference", reference), ("target", target))
+            ]
+        except (CannotReplay, KeyError):
+            return False
+        return all(self._is_rounded(given[0][at], given[1][at], target.inputs[at]) for at in given[1])
+
+    def _is_rounded(self, ours: Array, theirs: Array, value: int) -> bool:
+        run = self.setting.runs.target
+        weight = run.weight(value)
+        if ours.shape != theirs.shape:
+            return False
+        if weight is not None and weight.name in self.stored.own_weights.target:
+            return within_rounding(ours, theirs, _MADE_IN, run.file.dtype_name(weight.whole))
+        return bool(np.allclose(ours, theirs, rtol=0.0, atol=NOTHING * Size.of(theirs).rms, equal_nan=True))
 
     def _share(self, left: Results, change: Results) -> tuple[float, float]:
         """How much of a change is in what is left of the difference, and how much of it roundings of the weights may be."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from layerdiff import Recorder, compare_traces
-from tests.programs import record
+from tests.programs import MLP, Record, record, seeded
 
 
 class Experts(nn.Module):
@@ -219,3 +219,31 @@ def test_what_follows_from_a_place_that_is_as_good_is_followed(tmp_path: Path, f
     comparison = compare_traces(reference, record(tmp_path / "t.h5", target, x.bfloat16()))
     assert (factor != 1.0) == comparison.defect
     assert any(notice.kind in ("flip", "tie-order") and notice.site == "router/aten.topk.default#0" for notice in comparison.notices)
+
+
+class OneExpert(nn.Module):
+    """Some tokens go through an expert: these alone, or all, of which these count."""
+
+    def __init__(self, *, every: bool) -> None:
+        super().__init__()
+        self.embed, self.expert, self.out, self.every = nn.Embedding(31, 16), MLP(), nn.Linear(16, 16), every
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        chosen = ids % 7 == 0
+        made = torch.zeros_like(x)
+        if self.every:
+            made = torch.where(chosen[..., None], self.expert(x), made)
+        else:
+            made[chosen] = self.expert(x[chosen])
+        return self.out(x + made)
+
+
+@pytest.mark.parametrize("places", [((0, 5), (1, 2)), ((0, 5), (0, 3)), ((0, 1), (1, 5))])
+def test_as_many_tokens_of_an_expert_as_there_are_requests_are_no_ends(write: Record, places: tuple[tuple[int, int], ...]) -> None:
+    ids = torch.full((2, 6), 1) + torch.arange(5).repeat(3)[:12].reshape(2, 6)
+    for place in places:
+        ids[place] = 7
+    reference = write(seeded(OneExpert(every=False)), ids)
+    comparison = compare_traces(reference, write(seeded(OneExpert(every=True)), ids))
+    assert ([], False) == ([origin.site for origin in comparison.origins], comparison.defect)

@@ -130,11 +130,30 @@ def _ends(files: Both[TraceFile], calls: Both[int], values: Sequence[Both[int]])
             whole, part = _lines(batch, getattr(both, side), counts.size), _lines(row, getattr(both, other), shape[0])
             if whole is None or part is None:
                 continue
+            if _goes_on(row, getattr(calls, other), getattr(both, other), counts):
+                continue
             places = nearest_places(whole, part, np.isin(np.arange(counts.size), last))
-            if places is not None:
+            if places is not None and np.array_equal(np.sort(places // shape[1]), requests):
                 return Ends(Packing(side, shape, places), set(places) == set(last.tolist()), set(places) == set(first.tolist()))
             break
     return None
+
+
+def _goes_on(file: TraceFile, root: int, value: int, counts: NDArray[np.bool_]) -> bool:
+    """Whether modules of a root make something of all tokens after a value: it is what an expert was given then, and no end."""
+    edges = file.edges
+    parents, kinds = file.calls.parent, file.calls.kind
+    later = np.flatnonzero((edges.value > value) & (edges.role == Role.OUTPUT) & (edges.call >= root))
+    for edge in later.tolist():
+        call = int(edges.call[edge])
+        if int(parents[call]) < 0 and call != root:
+            if kinds[call] == CallKind.MODULE:
+                return False  # the next step
+            continue
+        shape = file.shape(int(edges.value[edge]))
+        if kinds[call] == CallKind.MODULE and (shape[:2] == counts.shape or shape[:1] in ((counts.size,), (int(counts.sum()),))):
+            return True
+    return False
 
 
 def _lines(file: TraceFile, value: int, count: int) -> Array | None:

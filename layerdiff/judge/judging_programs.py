@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from layerdiff.align.beside import FormsAt, as_they_are
 from layerdiff.arithmetic.verdict import Own
 from layerdiff.judge.local import Local
+from layerdiff.judge.meaning.borders import Borders
 from layerdiff.judge.meaning.carried import carried_flip
 from layerdiff.judge.meaning.constants import ConstantsRead
 from layerdiff.judge.meaning.folded import Folding
@@ -112,6 +113,7 @@ def judge_programs(
                 yield done, total, found
         done += 1
         yield done, total, found
+    found.findings[:] = judge.settled_at_borders(setting, all_bodies, calls, found)
     judge.let_folded_go(setting, all_bodies, aligned, calls, found)
     for body in all_bodies:
         _leave_to_thresholds(judge.runs, body, found)
@@ -227,6 +229,10 @@ class _Judge:
     def _padded(self, call: int) -> NDArray[np.bool_] | None:
         """The padded positions of a call of the target; none where one of the two runs has the tokens that count alone."""
         return None if self._forms_at(call).packing is not None else padded_positions(self.runs.target, call, self.contents)
+
+    def settled_at_borders(self, setting: Setting, all_bodies: Sequence[Body], calls: Mapping[int, int], found: Judgement) -> list[Local]:
+        """The findings, those marked that two modules have for work on two sides of the border between them."""
+        return Borders(setting, self._pairs, self._constants, calls).settle(all_bodies, found.findings)
 
     def let_folded_go(
         self, setting: Setting, all_bodies: Sequence[Body], aligned: Sequence[Mapping[int, int]], calls: Mapping[int, int], found: Judgement

@@ -8,7 +8,7 @@ what a body was blamed for is let go only where undoing it is told from rounding
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.changes import UNCHANGED
-from layerdiff.judge.meaning.meeting import leaves_state
+from layerdiff.judge.meaning.homes import Homes, is_meaning
 from layerdiff.judge.meaning.region import Base, Region
 from layerdiff.judge.meaning.scales import other_scale
 from layerdiff.judge.meaning.stored import Stored
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
+from layerdiff.judge.programs.leaving import leaves_state
 from layerdiff.judge.programs.running import Programs
 from layerdiff.judge.programs.setting import Setting
 from layerdiff.judge.programs.states import with_states
@@ -62,11 +63,11 @@ class Folding:
 
     def settle(self, all_bodies: Sequence[Body], findings: Sequence[Local]) -> tuple[list[Local], set[Pair]]:
         """The findings without those of weights that are folded, and what is said of these; and the bodies of which nothing is left."""
-        home = _homes(all_bodies)
-        blamed = [local for local in findings if _is_meaning(local) and _home(home, local) is not None]
+        homes = Homes(all_bodies)
+        blamed = [local for local in findings if is_meaning(local) and homes.of(local) is not None]
         if not blamed:
             return list(findings), set()
-        regions = self._around({body for local in blamed if (body := _home(home, local)) is not None})
+        regions = self._around({body for local in blamed if (body := homes.of(local)) is not None})
         said: list[Local] = []
         left = list(blamed)
         for besides in (False, True):
@@ -87,9 +88,9 @@ class Folding:
         left += scaled
         findings = [*findings, *scaled]
         kept = {id(local) for local in left}
-        gone = {body for local in blamed if id(local) not in kept and (body := _home(home, local)) is not None}
-        gone -= {body for local in left if (body := _home(home, local)) is not None}
-        return [local for local in findings if not _is_meaning(local) or id(local) in kept or _home(home, local) is None] + said, gone
+        gone = {body for local in blamed if id(local) not in kept and (body := homes.of(local)) is not None}
+        gone -= {body for local in left if (body := homes.of(local)) is not None}
+        return [local for local in findings if not is_meaning(local) or id(local) in kept or homes.of(local) is None] + said, gone
 
     def _other_scales(self, pair: Pair, left: list[Local]) -> list[Local]:
         """A scale of codes that is all that is wrong in a module: said in place of what is `left` of it, which is taken out."""
@@ -242,10 +243,6 @@ def _said(pair: Pair, region: Region, freed: Sequence[Local], ratio: float, *, e
     )
 
 
-def _is_meaning(local: Local) -> bool:
-    return not local.notice and "meaning" in local.evidence and local.verdict != Verdict.BROKEN
-
-
 def _last_inside(run: Recorded, call: int) -> int:
     """The call that begins last of those inside a call, or itself."""
     while run.children[call]:
@@ -259,21 +256,3 @@ def within(run: Recorded, call: int, around: int) -> bool:
     while call >= 0 and call != around:
         call = int(parents[call])
     return call >= 0
-
-
-@dataclass(frozen=True)
-class _Homes:
-    reference: dict[int, Pair]
-    target: dict[int, Pair]
-
-
-def _homes(all_bodies: Sequence[Body]) -> _Homes:
-    found = _Homes({}, {})
-    for body in all_bodies:
-        found.reference.update({item: body.calls for item in (*body.items.reference, *body.dissolved.reference, body.calls[0])})
-        found.target.update({item: body.calls for item in (*body.items.target, *body.dissolved.target, body.calls[1])})
-    return found
-
-
-def _home(homes: _Homes, local: Local) -> Pair | None:
-    return homes.target.get(local.calls[1]) if local.calls[1] >= 0 else homes.reference.get(local.calls[0])

@@ -15,6 +15,7 @@ from layerdiff.judge.meaning.decisions import with_decisions
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.leaving import leaves_state
 from layerdiff.judge.programs.running import Programs
 from layerdiff.judge.programs.setting import NOTHING, BodyVerdict, Setting
 from layerdiff.judge.tables import Verdict
@@ -128,25 +129,3 @@ class Meeting:
         made = [(ours.cuts[r, at], theirs.cuts[t, at]) for (r, t), at in cuts]
         beside = [setting.beside(whole.forms, one, other) for one, other in made]
         return all(both is not None and row_difference(*both).figure <= NOTHING for both in beside)
-
-
-def leaves_state(runs: Both[Recorded], body: Body) -> bool:
-    """Whether a body writes to memory that it did not make, or makes something that is read after it besides what it returns."""
-    for run, items, here in zip(runs, body.items, (0, 1), strict=True):
-        made: set[int] = set()
-        inside = set(items)
-        for item in items:
-            if run.is_module(item):
-                continue
-            operation = run.operation(item)
-            if not run.is_view(operation):
-                made |= {run.place(value).memory[0] for value in operation.outputs.values() if run.weight(value) is None}
-            written = {run.place(operation.inputs[position]).memory[0] for position in operation.writes if position in operation.inputs}
-            if written - made:
-                return True
-        handed = [one for child in body.children.values() for one in child.inputs]
-        returned = {run.place(values[here]).memory[0] for _, values in (*body.interface.outputs, *handed)}
-        given = {run.place(values[here]).memory[0] for _, values in body.interface.inputs}
-        if run.read_elsewhere(made - returned - given, inside):
-            return True
-    return False

@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -23,7 +22,7 @@ from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
 from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.sink import Edge, Sink, Value
-from layerdiff.record.source_line import told
+from layerdiff.record.source_line import SourceLines
 from layerdiff.record.structure import ONE_RESULT, picture_operands, picture_result
 from layerdiff.record.tap import inside
 from layerdiff.record.tensors import is_ordinary, plain
@@ -32,7 +31,6 @@ from layerdiff.record.writing import use_of, used_pending
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
 
 _MAX_TEXT: Final = 200
-_OWN: Final = frozenset({"torch", "layerdiff"})
 _DESUGARED: Final = frozenset({"DTensor", "AsyncCollectiveTensor"})
 """Tensors whose operators are made of operators and collectives on plain ones, which are what runs on a rank."""
 _simulates: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
@@ -64,8 +62,7 @@ class OperatorMode(TorchDispatchMode):
         self._sink = sink
         self._failed = failed
         self._known: dict[Any, Overload] = {}
-        self._lines: dict[tuple[CodeType, int], str] = {}
-        self._library: dict[CodeType, bool] = {}
+        self._lines = SourceLines()
         self._stopped = False
         self._paused = False
 
@@ -130,7 +127,7 @@ class OperatorMode(TorchDispatchMode):
         if not calls.wants_operators(call):
             return None
         tensors, pictured = picture_operands(args, kwargs)
-        caller = self._caller()
+        caller = self._lines.of_caller(sys._getframe(2))
         used = self._used(overload, tensors) if calls.writing.active else ""
         with calls.lock:
             if is_quiet():
@@ -226,24 +223,6 @@ class OperatorMode(TorchDispatchMode):
         writing = self._calls.writing
         found = [writing.of(tensor) for _, tensor in tensors if not overload.views]
         return used_pending([use_of(collective) for collective in found if collective is not None and not collective.trusted])
-
-    def _caller(self) -> str | None:
-        """The innermost line of code that is neither torch's nor ours, `file:line function`."""
-        frame: Any = sys._getframe(3)
-        library = self._library
-        while frame is not None:
-            code = frame.f_code
-            inside = library.get(code)
-            if inside is None:
-                inside = library[code] = str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OWN
-            if not inside:
-                key = (code, frame.f_lineno)
-                line = self._lines.get(key)
-                if line is None:
-                    line = self._lines[key] = f"{told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
-                return line
-            frame = frame.f_back
-        return None
 
     def _fail(self, error: Exception) -> None:
         self._stopped = True

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
 import torch
@@ -25,9 +25,8 @@ from torch._C._dynamo import eval_frame
 
 from layerdiff.record.collective_kinds import KINDS, WAIT, Kind
 from layerdiff.record.draws import is_capturing
-from layerdiff.record.source_line import told
+from layerdiff.record.source_line import SourceLines, is_own
 
-_OWN: Final = frozenset({"torch", "layerdiff"})
 _SET_UP: Final = frozenset({"init_process_group", "new_group", "_new_group_with_tag", "split_group", "new_subgroups", "monitored_barrier"})
 _SET_UP_MODULES: Final = frozenset({"torch.distributed.device_mesh", "torch.distributed.utils", "torch.distributed.elastic"})
 _ISSUERS: Final = ("torch.distributed", "torch.autograd.graph", "torch.nn.parallel")
@@ -82,24 +81,18 @@ class _Where:
 
     __slots__ = ("blocking", "from_python", "of_no_interest", "stack")
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: FrameType | None) -> None:
         self.blocking = self.of_no_interest = self.from_python = False
         self.stack: str | None = None
         known = False
         while frame is not None:
-            code = frame.f_code
-            told_of = _codes.get(code)
-            if told_of is None:
-                told_of = _codes[code] = _about(code, str(frame.f_globals.get("__name__", "")))
-            if told_of is _USER:
+            about = _abouts.get(id(frame.f_code)) or _about(frame)
+            if about is _USER:
                 self.from_python = self.from_python or not known
-                key = (code, frame.f_lineno)
-                self.stack = _lines.get(key)
-                if self.stack is None:
-                    self.stack = _lines[key] = f"{told(code.co_filename)}:{frame.f_lineno} {code.co_name}"
+                self.stack = _lines.of(frame)
                 return
-            if told_of is not _OTHER:
-                issuer, python, blocking, of_no_interest = told_of
+            if about is not _OTHER:
+                issuer, python, blocking, of_no_interest = about
                 if issuer and not known:
                     self.from_python, known = python, True
                 self.blocking = self.blocking or blocking
@@ -113,10 +106,16 @@ _USER: Final[_About] = (False, True, False, False)
 _OTHER: Final[_About] = (False, False, False, False)
 
 
-def _about(code: CodeType, module: str) -> _About:
-    if module.partition(".")[0] not in _OWN:
-        return _USER
-    name, in_functions = code.co_name, module == "torch.distributed.distributed_c10d"
+def _about(frame: FrameType) -> _About:
+    code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+    about = _USER if not is_own(module) else _about_own(code.co_name, module)
+    _held.append(code)
+    _abouts[id(code)] = about
+    return about
+
+
+def _about_own(name: str, module: str) -> _About:
+    in_functions = module == "torch.distributed.distributed_c10d"
     of_no_interest = "object" in name or name in _SET_UP if in_functions else module in _SET_UP_MODULES
     found = module.startswith(_ISSUERS), module.startswith("torch.distributed"), in_functions and name in ("send", "recv"), of_no_interest
     return found if any(found) else _OTHER
@@ -136,8 +135,10 @@ _libraries: list[Any] = []
 _methods: dict[str, Any] = {}
 inside = _Inside()
 """What this thread is doing."""
-_codes: dict[CodeType, _About] = {}
-_lines: dict[tuple[CodeType, int], str] = {}
+_abouts: dict[int, _About] = {}
+"""By the address of the code, which is held."""
+_held: list[CodeType] = []
+_lines = SourceLines()
 
 
 def listen(listener: Listener) -> bool:

@@ -25,6 +25,7 @@ from layerdiff.record.sink import Edge, Sink
 from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
+from layerdiff.record.usual_arguments import usual_arguments
 from layerdiff.record.values import Values
 from layerdiff.record.versions import Versions
 from layerdiff.record.weights import NamedStorages, Weights, weights_by_storage
@@ -178,8 +179,11 @@ class Calls:
             root.index = self._roots
             self._roots += 1
             sink.add_root(self._name_root(root.module), type(root.module).__name__)
-        tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
-        if opaque:
+        usual = usual_arguments(args, kwargs)
+        if usual is not None:
+            tensors, call.arguments = usual
+        else:
+            tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
             call.opaque = call.opaque | {id(thing) for thing in opaque}
         if begins_step and self._options.operators is not None:
             self._named = {**self._named, **weights_by_storage(root.module)}

@@ -23,9 +23,10 @@ from layerdiff.record.overloads import Overload
 from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.sink import Edge, Sink, Value
 from layerdiff.record.source_line import SourceLines
-from layerdiff.record.structure import ONE_RESULT, picture_operands, picture_result
+from layerdiff.record.structure import ONE_RESULT, picture_arguments, picture_result
 from layerdiff.record.tap import inside
 from layerdiff.record.tensors import is_ordinary, plain
+from layerdiff.record.usual_arguments import usual_arguments
 from layerdiff.record.versions import Versions
 from layerdiff.record.writing import use_of, used_pending
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
@@ -126,7 +127,7 @@ class OperatorMode(TorchDispatchMode):
         call = calls.enclosing
         if not calls.wants_operators(call):
             return None
-        tensors, pictured = picture_operands(args, kwargs)
+        tensors, pictured = usual_arguments(args, kwargs) or picture_arguments(args, kwargs)[:2]
         caller = self._lines.of_caller(sys._getframe(2))
         used = self._used(overload, tensors) if calls.writing.active else ""
         with calls.lock:
@@ -170,7 +171,7 @@ class OperatorMode(TorchDispatchMode):
                 new = self._values.wrote(tensor, policy, kind, name, slices)
                 if new is not None:
                     written.append((position, new))
-        tensors, picture = picture_result(result, ())
+        tensors, picture = picture_result(result)
         results = self._edges(begun.call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
         edges += results
         if written:

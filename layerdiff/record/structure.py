@@ -119,18 +119,13 @@ def key_suffix(key: object) -> str:
     return f"[{key!r}]" if isinstance(key, int) else f"[{json.dumps(str(key)[:_MAX_TEXT])}]"
 
 
-_ONE_ARGUMENT: Final = '{"args": [{"tensor": "in[0]"}]}'
 ONE_RESULT: Final = '{"tensor": "out"}'
 
 
 def picture_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: Collection[int]
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], seen: Collection[int] = ()
 ) -> tuple[list[tuple[str, Tensor]], str, list[object]]:
     """The tensors of a call's arguments, their picture (JSON), and the objects walked by `vars()`."""
-    if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
-        return [("in[0]", args[0])], _ONE_ARGUMENT, []
-    if not kwargs and all(type(item) in _SIMPLE for item in args):
-        return *picture_operands(args, kwargs), []
     found = Found(seen)
     picture: dict[str, Any] = {}
     if args:
@@ -140,54 +135,10 @@ def picture_arguments(
     return found.tensors, json.dumps(picture), found.opaque
 
 
-def picture_result(result: Any, seen: Collection[int]) -> tuple[list[tuple[str, Tensor]], str]:
+def picture_result(result: Any, seen: Collection[int] = ()) -> tuple[list[tuple[str, Tensor]], str]:
     """The tensors of a call's result and their picture (JSON)."""
     if isinstance(result, Tensor):
         return [("out", result)], ONE_RESULT
     found = Found(seen)
     picture = found.walk(result, "out")
     return found.tensors, json.dumps(picture)
-
-
-_SIMPLE: Final = frozenset({Tensor, nn.Parameter, int, bool, type(None)})
-_POSITIONS: Final = [f"in[{i}]" for i in range(16)]
-_TENSORS: Final = [f'{{"tensor": "in[{i}]"}}' for i in range(16)]
-_WORDS: Final = {None: "null", True: "true", False: "false"}
-
-
-def picture_operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[tuple[str, Tensor]], str]:
-    """What `picture_arguments` makes of an operator's arguments, with the usual ones written by hand: there are many calls."""
-    tensors: list[tuple[str, Tensor]] = []
-    parts: list[str] = []
-    found: Found | None = None
-    for i, item in enumerate(args):
-        kind = type(item)
-        if kind is Tensor or kind is nn.Parameter:
-            if i < 16:
-                tensors.append((_POSITIONS[i], item))
-                parts.append(_TENSORS[i])
-                continue
-        elif kind is int:
-            parts.append(str(item))
-            continue
-        elif item is None or kind is bool:
-            parts.append(_WORDS[item])
-            continue
-        elif kind is float and math.isfinite(item):
-            parts.append(repr(item))
-            continue
-        elif kind is list and all(type(number) is int for number in item):
-            parts.append(str(item))
-            continue
-        found = Found()
-        parts.append(json.dumps(found.walk(item, f"in[{i}]")))
-        tensors += found.tensors
-    picture = f'{{"args": [{", ".join(parts)}]' if args else "{"
-    if kwargs:
-        found = Found()
-        named = json.dumps({name: found.walk(item, "in" + key_suffix(name)) for name, item in kwargs.items()})
-        tensors += found.tensors
-        picture += f', "kwargs": {named}}}' if args else f'"kwargs": {named}}}'
-    else:
-        picture += "}"
-    return tensors, picture

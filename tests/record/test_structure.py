@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from layerdiff.record.attributes import KnownAttributes, simple_attributes
 from layerdiff.record.structure import MAX_DEPTH, Found, picture_arguments, picture_result
+from layerdiff.record.usual_arguments import usual_arguments
 
 
 def walk(thing: Any, seen: tuple[int, ...] = ()) -> tuple[list[str], Any]:
@@ -89,6 +92,46 @@ def test_arguments_and_results() -> None:
     short = picture_arguments((T,), {}, ())
     assert ({"args": [{"tensor": "in[0]"}]}, ["in[0]"]) == (json.loads(short[1]), [position for position, _ in short[0]])
     assert {"tensor": "out"} == json.loads(picture_result(T, ())[1])
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((T,), {}),
+        ((T, nn.Parameter(T), 3, True, 1, False, None), {}),
+        ((T, 0.0), {}),
+        ((T, -0.0), {}),
+        ((T, math.inf, math.nan, 1e300), {}),
+        ((T, [], [1, -2], 2**70), {}),
+        ((T, [True, 2]), {}),
+        ((T, [1, 2.5]), {}),
+        (([T, T], 1), {}),
+        ((T, "%s", T), {}),
+        ((T,), {"alpha": 1}),
+        ((T,), {"alpha": True}),
+        ((T,), {"alpha": 0.0}),
+        ((T,), {"alpha": -0.0}),
+        ((), {"dtype": torch.float32, "device": torch.device("cpu"), "layout": None}),
+        ((T,), {"out": T, "names": ["a"]}),
+        ((T, *[1] * 20, T), {"memory_format": torch.channels_last}),
+    ],
+)
+def test_usual_arguments_are_told_as_others_are(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    tensors, picture, _ = picture_arguments(args, kwargs)
+    for _ in range(2):  # found, and found again
+        usual = usual_arguments(args, kwargs)
+        if usual is not None:
+            assert picture == usual[1]
+            assert [position for position, _ in tensors] == [position for position, _ in usual[0]]
+            assert all(expected is actual for (_, expected), (_, actual) in zip(tensors, usual[0], strict=True))
+
+
+def test_which_arguments_are_usual() -> None:
+    assert usual_arguments((T, nn.Parameter(T), 1, 2.5, True, None, [1, 2]), {"dtype": torch.float16}) is not None
+    assert [None] * 4 == [
+        usual_arguments(*unusual) for unusual in (((T, [T]), {}), (("a",), {}), ((T,), {"out": T}), ((T,), {"scale": 0.5}))
+    ]
 
 
 def test_attributes_follow_the_module() -> None:

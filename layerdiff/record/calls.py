@@ -26,7 +26,7 @@ from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.usual_arguments import usual_arguments
-from layerdiff.record.values import Values
+from layerdiff.record.values import Values, What
 from layerdiff.record.versions import Versions
 from layerdiff.record.weights import NamedStorages, Weights, weights_by_storage
 from layerdiff.record.writing import Writing, use_of, used_pending
@@ -61,6 +61,7 @@ class Call:
         "site",
         "step",
         "used",
+        "wants_operators",
     )
 
     def __init__(self, module: nn.Module, root: Root, site: Site, step: int, counts: dict[str, int]) -> None:
@@ -80,6 +81,7 @@ class Call:
         self.operators: dict[str, int] = {}  # how many calls of each were made here
         self.used: list[dict[str, Any]] = []  # what it was given while a collective wrote to it
         self.hidden = False  # run in a way that must not be recorded; its inner calls too
+        self.wants_operators = False
 
 
 class _Stacks(threading.local):
@@ -105,6 +107,8 @@ class Calls:
         self._outside_policy = Policy()
         self._named: NamedStorages = {}
         self._outside: tuple[int, dict[str, int]] = (-1, {})
+        self.wants_outside = options.steps is None
+        """Whether operators outside every root are recorded."""
         self._numbers_only = Policy(bytes_kept=False)
         self._stacks = _Stacks()
         self._thread = None if options.operators is None else threading.get_ident()
@@ -169,6 +173,7 @@ class Calls:
         steps = self._options.steps
         if call.hidden or not (site.wanted or begins_step) or (steps is not None and call.step not in steps):
             return
+        call.wants_operators = site.wanted and site.operators
         self._record_inputs(call, occurrence, args, kwargs, begins_step)
 
     def _record_inputs(self, call: Call, occurrence: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], begins_step: bool) -> None:
@@ -203,13 +208,6 @@ class Calls:
 
     # operators
 
-    def wants_operators(self, call: Call | None) -> bool:
-        """Whether operators that run inside `call`, or outside every root, are recorded."""
-        steps = self._options.steps
-        if call is None:
-            return steps is None
-        return call.site.wanted and call.site.operators and not call.hidden and (steps is None or call.step in steps)
-
     def wants_collectives(self, call: Call | None) -> bool:
         """Whether collectives inside `call`, or outside every root, are recorded: in all modules, or their order would have gaps."""
         steps = self._options.steps
@@ -226,7 +224,7 @@ class Calls:
             self._outside = (step, {})
         return OUTSIDE, ABSENT, ABSENT, step, 0, self._outside[1]
 
-    def what(self, call: Call | None, tensor: Tensor | None) -> tuple[Policy, ValueKind, str | None]:
+    def what(self, call: Call | None, tensor: Tensor | None) -> What:
         """How an operand of an operator inside `call` is recorded: as a parameter or buffer where it is one as a whole."""
         if tensor is not None and self._named:
             found = self._named.get(tensor.untyped_storage()._cdata)

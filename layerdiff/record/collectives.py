@@ -6,7 +6,6 @@ to wait, when the work says at a later event that it is complete. Nothing is wai
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,14 +19,13 @@ from layerdiff.record.draws import is_capturing
 from layerdiff.record.groups import Group, Groups
 from layerdiff.record.identity import version_of
 from layerdiff.record.keep import Policy
-from layerdiff.record.quiet import is_quiet, quiet
+from layerdiff.record.quiet import quiet
 from layerdiff.record.sink import Edge, Sink
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.writing import Collective, use_of
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
 _MAX_TEXT: Final = 200
-_NOTHING_TO_DO: Final = contextlib.nullcontext()
 _OF_SOME: Final = frozenset({"tag", "input_split_sizes"})
 """Arguments of operators of which each call says something else."""
 _REDUCTIONS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
@@ -143,7 +141,7 @@ class Collectives:
         collective.outputs = [(position and position.format(i), tensor) for i, tensor in enumerate(gets)]
         if not calls.wants_collectives(call):
             return collective
-        with _NOTHING_TO_DO if is_quiet() else quiet():
+        with quiet():
             edges = self._edges(collective, Role.INPUT, [(f"in[{i}]", tensor) for i, tensor in enumerate(puts)])
         path, root, parent, step, occurrence, counts = calls.place_of_operator(call)
         count = counts.get(kind.name, 0)
@@ -257,7 +255,7 @@ class Collectives:
                 self._number(collective, (source, collective.described.get("destination")))
             if late and (not collective.versions or any(was is None or version_of(it) != was for it, was in collective.versions)):
                 collective.described["late"] = True
-            with _NOTHING_TO_DO if is_quiet() else quiet():
+            with quiet():
                 edges = self._read(collective, error)
             if collective.number != ABSENT:
                 self._ended(collective, edges)

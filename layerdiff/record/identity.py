@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
-from torch import Tensor, UntypedStorage
+from torch import Tensor, UntypedStorage, device
 from torch.multiprocessing.reductions import StorageWeakRef
 
 T = TypeVar("T")
@@ -25,12 +25,14 @@ def version_of(tensor: Tensor) -> int | None:
 class Memory(Generic[T]):
     """One storage, for as long as it lives."""
 
-    __slots__ = ("epoch", "number", "places", "runs", "storage", "untouched")
+    __slots__ = ("device", "epoch", "number", "places", "runs", "storage", "untouched")
 
-    def __init__(self, storage: StorageWeakRef, number: int) -> None:
+    def __init__(self, storage: StorageWeakRef, number: int, device: str) -> None:
         self.storage = storage
         self.number = number
         """In order of first sight, never reused."""
+        self.device = device
+        """As text."""
         self.epoch = 0
         """How many writes were seen; counts only while operators are recorded."""
         self.places: dict[Place, T] = {}
@@ -45,29 +47,30 @@ class Identities(Generic[T]):
     """What was recorded, by storage. Storages that are gone are forgotten."""
 
     def __init__(self) -> None:
-        self._storages: dict[int, Memory[T]] = {}
+        self.by_address: dict[int, Memory[T]] = {}
+        """By the address of the storage, `_cdata`."""
+        self._devices: dict[device, str] = {}
         self._count = 0
 
     def memory(self, storage: UntypedStorage) -> Memory[T]:
         """What is known of a storage."""
-        found = self._storages.get(storage._cdata)
+        found = self.by_address.get(storage._cdata)
         if found is None:
-            if len(self._storages) > _PRUNE_ABOVE:
+            if len(self.by_address) > _PRUNE_ABOVE:
                 self.prune()
-            found = self._storages[storage._cdata] = Memory(StorageWeakRef(storage), self._count)
+            where = storage.device
+            text = self._devices.get(where) or self._devices.setdefault(where, str(where))
+            found = self.by_address[storage._cdata] = Memory(StorageWeakRef(storage), self._count, text)
             self._count += 1
         return found
 
-    def get(self, storage: UntypedStorage) -> Memory[T] | None:
-        """What is known of a storage; None before its first sight."""
-        return self._storages.get(storage._cdata)
-
     def prune(self) -> None:
         """Forget storages that were freed."""
-        self._storages = {address: memory for address, memory in self._storages.items() if not memory.storage.expired()}
+        for address in [address for address, memory in self.by_address.items() if memory.storage.expired()]:
+            del self.by_address[address]
 
     def __len__(self) -> int:
-        return len(self._storages)
+        return len(self.by_address)
 
 
 def place_of(tensor: Tensor, version: object) -> Place:

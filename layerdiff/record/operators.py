@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
-from layerdiff.record.quiet import is_quiet, quiet
+from layerdiff.record.quiet import quiet
 from layerdiff.record.sink import Edge, Sink, Value
 from layerdiff.record.source_line import SourceLines
 from layerdiff.record.structure import ONE_RESULT, picture_arguments, picture_result
@@ -38,18 +38,9 @@ _simulates: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._T
 """The mode, if any, under which torch only pretends to run operators, to know the shapes of results."""
 
 
-class _Begun:
-    """A call that has not ended."""
-
-    __slots__ = ("call", "edges", "pictured", "stack", "used")
-
-    def __init__(self, call: Call | None, pictured: str, edges: list[Edge], stack: str | None, used: str) -> None:
-        self.call = call
-        self.pictured = pictured
-        self.edges = edges
-        self.stack = stack
-        self.used = used
-        """What it was given while a collective wrote to it, as a piece of JSON."""
+_Begun = tuple[Call | None, str, list[Edge], str | None, str]
+"""A call that has not ended: the module call around it, its arguments (JSON), what went in, the caller's line, and what it was given
+while a collective wrote to it, as a piece of JSON."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -125,41 +116,34 @@ class OperatorMode(TorchDispatchMode):
     def _begin(self, overload: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
         calls = self._calls
         call = calls.enclosing
-        if not calls.wants_operators(call):
+        if not (calls.wants_outside if call is None else call.wants_operators):
             return None
         tensors, pictured = usual_arguments(args, kwargs) or picture_arguments(args, kwargs)[:2]
-        caller = self._lines.of_caller(sys._getframe(2))
-        used = self._used(overload, tensors) if calls.writing.active else ""
+        stack = self._lines.of_caller(sys._getframe(2))
         with calls.lock:
-            if is_quiet():
-                edges = self._edges(call, Role.INPUT, tensors)
-            else:
-                with quiet():
-                    edges = self._edges(call, Role.INPUT, tensors)
-        return _Begun(call, pictured, edges, caller, used)
+            used = self._used(overload, tensors) if calls.writing.active else ""
+            return call, pictured, self._edges(call, Role.INPUT, tensors), stack, used
 
     def _end(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        with self._calls.lock:
-            if is_quiet():
-                self._ended(overload, begun, args, kwargs, result)
-            else:
-                with quiet():
+        calls = self._calls
+        with calls.lock:
+            if begun is not None and type(result) is Tensor and overload.only_reads and not calls.writing.active:  # as nearly all do
+                value = self._values.value_of(result, begun[0], calls.what)
+                if value is not None:
+                    begun[2].append((Role.OUTPUT, "out", value))
+                    self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun[1]}, "results": {ONE_RESULT}}}')
+                    return
+            with quiet():
+                if begun is not None:
                     self._ended(overload, begun, args, kwargs, result)
+                    return
+                for _, tensor in overload.tensors_written(args, kwargs):
+                    self._values.wrote(tensor, None)
 
-    def _ended(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if begun is None:
-            for _, tensor in overload.tensors_written(args, kwargs):
-                self._values.wrote(tensor, None)
-            return
-        edges, ending = begun.edges, begun.used + "}"
+    def _ended(self, overload: Overload, begun: _Begun, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        call, pictured, edges, _, used = begun
+        ending = used + "}"
         writing = self._calls.writing.active
-        special = overload.written or overload.unwritten or overload.random or writing
-        if type(result) is Tensor and not special:  # what nearly every call is
-            value = self._values.value_of(result, begun.call, self._calls.what)
-            if value is not None:
-                edges.append((Role.OUTPUT, "out", value))
-                self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun.pictured}, "results": {ONE_RESULT}}}')
-                return
         written: list[tuple[str, Value]] = []
         if overload.written:
             slices = overload.slices(args)
@@ -167,12 +151,12 @@ class OperatorMode(TorchDispatchMode):
                 under_way = self._calls.writing.of(tensor) if writing else None
                 if under_way is not None and not under_way.read:
                     continue
-                policy, kind, name = self._calls.what(begun.call, tensor)
+                policy, kind, name = self._calls.what(call, tensor)
                 new = self._values.wrote(tensor, policy, kind, name, slices)
                 if new is not None:
                     written.append((position, new))
         tensors, picture = picture_result(result)
-        results = self._edges(begun.call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
+        results = self._edges(call, Role.OUTPUT, tensors, unwritten=overload.unwritten)
         edges += results
         if written:
             known = {id(value) for _, _, value in results}
@@ -180,45 +164,53 @@ class OperatorMode(TorchDispatchMode):
             ending = f', "writes": {json.dumps([position for position, _ in written])}' + ending
         if overload.random:
             ending = ending[:-1] + ', "random": true}'
-        self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {begun.pictured}, "results": {picture}{ending}')
+        self._record(overload, begun, CallStatus.RETURNED, f'{{"arguments": {pictured}, "results": {picture}{ending}')
 
     def _raised(self, overload: Overload, begun: _Begun, error: BaseException) -> None:
         said = json.dumps(f"{type(error).__name__}: {error}"[:_MAX_TEXT])
         with self._calls.lock:
-            self._record(overload, begun, CallStatus.RAISED, f'{{"arguments": {begun.pictured}, "raised": {said}}}')
+            self._record(overload, begun, CallStatus.RAISED, f'{{"arguments": {begun[1]}, "raised": {said}}}')
 
     def _record(self, overload: Overload, begun: _Begun, status: CallStatus, detail: str) -> None:
         """A call is a row once it ended: modules that an operator itself calls come before it."""
-        calls, sink, name = self._calls, self._sink, overload.name
-        path, root, parent, step, occurrence, counts = calls.place_of_operator(begun.call)
+        calls, name = self._calls, overload.name
+        call, _, edges, stack, _ = begun
+        path, root, parent, step, occurrence, counts = calls.place_of_operator(call)
         count = counts.get(name, 0)
         counts[name] = count + 1
         number = calls.count
         calls.count = number + 1
-        row = CallRow(CallKind.OPERATOR, path, None, name, count, root, parent, step, occurrence, begun.stack)
-        sink.add_operator(number, row, begun.edges, status, detail)
+        row = CallRow(CallKind.OPERATOR, path, None, name, count, root, parent, step, occurrence, stack)
+        self._sink.add_operator(number, row, edges, status, detail)
 
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
-        values, what = self._values, self._calls.what
+        calls, values = self._calls, self._values
+        if unwritten or calls.writing.active:
+            with quiet():
+                return [edge for position, tensor in tensors for edge in self._edges_of(call, role, position, tensor, unwritten=unwritten)]
         edges: list[Edge] = []
-        writing = self._calls.writing
         for position, tensor in tensors:
-            if writing.active:
-                collective = writing.of(tensor)
-                if collective is not None and not collective.read:
-                    edges.append((role, position, values.record_unread(tensor, collective.reason())))
-                    continue
-            value = None if unwritten else values.value_of(tensor, call, what)
+            value = values.value_of(tensor, call, calls.what)
             if value is not None:
                 edges.append((role, position, value))
-            elif not is_ordinary(tensor):
-                policy = what(call, None)[0]
-                edges += [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
-            elif unwritten:
-                edges.append((role, position, values.record_unwritten(tensor)))
             else:
-                edges.append((role, position, values.record(tensor, *what(call, tensor))))
+                with quiet():
+                    edges += self._edges_of(call, role, position, tensor)
         return edges
+
+    def _edges_of(self, call: Call | None, role: Role, position: str, tensor: Tensor, *, unwritten: bool = False) -> list[Edge]:
+        """The edges of a tensor of any kind; of several where it is made of several."""
+        values, what, writing = self._values, self._calls.what, self._calls.writing
+        if writing.active:
+            collective = writing.of(tensor)
+            if collective is not None and not collective.read:
+                return [(role, position, values.record_unread(tensor, collective.reason()))]
+        if not is_ordinary(tensor):
+            policy = what(call, None)[0]
+            return [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
+        if unwritten:
+            return [(role, position, values.record_unwritten(tensor))]
+        return [(role, position, values.record(tensor, *what(call, tensor)))]
 
     def _used(self, overload: Overload, tensors: list[tuple[str, Tensor]]) -> str:
         writing = self._calls.writing

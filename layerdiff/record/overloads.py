@@ -23,7 +23,7 @@ _PLACES: Final = (torch.int64, torch.int32)
 class Overload:
     """An overload of an operator."""
 
-    __slots__ = ("_base", "_training", "communicates", "name", "random", "unwritten", "views", "written")
+    __slots__ = ("_base", "_training", "communicates", "name", "only_reads", "random", "unwritten", "views", "written")
 
     def __init__(self, overload: Any) -> None:
         schema = overload._schema
@@ -49,6 +49,8 @@ class Overload:
             names = [argument.name for argument in schema.arguments]
             self._training = names.index("training")
             self.written += [(names.index(name), name) for name in ("running_mean", "running_var")]
+        self.only_reads = not (self.written or self.unwritten or self.random)
+        """Whether its results are new values or views, and that is all."""
 
     def tensors_written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         """The ordinary tensors that a call wrote to, with their positions."""

@@ -27,8 +27,10 @@ def is_quiet() -> bool:
 
 def quiet() -> AbstractContextManager[Any]:
     """A context in which the recorder may compute."""
+    if is_quiet():
+        return _NOTHING_TO_DO
     if not (_any_autocast() or _function_modes() or _dispatch_modes()):
-        return torch.no_grad() if torch.is_grad_enabled() else _NOTHING_TO_DO
+        return torch.no_grad()
     if _dispatch_modes() == 1 and not (_function_modes() or _any_autocast()):
         return _OneModeOff()  # most often the recorder's own
     stack = contextlib.ExitStack()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ctypes import string_at
-from typing import Final
+import sys
+from ctypes import c_char
+from typing import Any, Final
 
 import torch
 from torch import Tensor, UntypedStorage
+
+from layerdiff.record.quiet import quiet
 
 _BYTES: Final = 64
 
@@ -22,20 +25,29 @@ def sample(tensor: Tensor) -> bytes:
     return _read(address, nbytes)
 
 
-def sample_run(storage: UntypedStorage, first: int, nbytes: int) -> bytes:
+def sample_run(storage: UntypedStorage, on_host: bool, first: int, nbytes: int) -> bytes:
     """The same of `nbytes` bytes from byte `first` of a storage on any device, waiting for it; nothing where the storage ends before."""
     if not nbytes or storage.nbytes() < first + nbytes:
         return b""
-    if storage.device.type == "cpu":
+    if on_host:
         address = storage.data_ptr()
         return _read(address + first, nbytes) if address else b""
-    octets = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, first, (nbytes,), (1,))
-    size = min(nbytes, _BYTES)
-    middle = (nbytes - size) // 2
-    return torch.cat([octets[:size], octets[middle : middle + size], octets[nbytes - size :]]).cpu().numpy().tobytes()
+    with quiet():
+        octets = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, first, (nbytes,), (1,))
+        size = min(nbytes, _BYTES)
+        middle = (nbytes - size) // 2
+        return torch.cat([octets[:size], octets[middle : middle + size], octets[nbytes - size :]]).cpu().numpy().tobytes()
+
+
+_memory: Any = (c_char * sys.maxsize).from_address(0)
+"""All of the process's memory. A slice of it is a copy, made in a fifth of the time of `ctypes.string_at`."""
 
 
 def _read(address: int, nbytes: int) -> bytes:
+    end = address + nbytes
     if nbytes <= 3 * _BYTES:
-        return string_at(address, nbytes)
-    return string_at(address, _BYTES) + string_at(address + (nbytes - _BYTES) // 2, _BYTES) + string_at(address + nbytes - _BYTES, _BYTES)
+        some: bytes = _memory[address:end]
+    else:
+        middle = address + (nbytes - _BYTES) // 2
+        some = _memory[address : address + _BYTES] + _memory[middle : middle + _BYTES] + _memory[end - _BYTES : end]
+    return some

@@ -23,7 +23,14 @@ class Value:
 
     __slots__ = ("fingerprint", "kept", "kind", "name", "patched", "placement", "row", "run", "sampled", "statistics")
 
-    def __init__(self, kept: bool, statistics: Statistics | None = None, fingerprint: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        kept: bool,
+        statistics: Statistics | None = None,
+        fingerprint: tuple[int, int] | None = None,
+        kind: ValueKind = ValueKind.ACTIVATION,
+        name: str | None = None,
+    ) -> None:
         self.kept = kept
         """Whether its bytes are (to be) stored."""
         self.statistics = statistics
@@ -31,8 +38,8 @@ class Value:
         self.row = ABSENT
         self.sampled = b""
         """A few of its bytes, where there is no fingerprint."""
-        self.kind = ValueKind.ACTIVATION
-        self.name: str | None = None
+        self.kind = kind
+        self.name = name
         self.placement: str | None = None
         """JSON, where it is a part of a logical tensor."""
         self.patched = False

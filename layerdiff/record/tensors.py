@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 _MAX_NESTING: Final = 4
-_ORDINARY: Final = (Tensor, nn.Parameter, nn.Buffer) if hasattr(nn, "Buffer") else (Tensor, nn.Parameter)
+ORDINARY: Final = (Tensor, nn.Parameter, nn.Buffer) if hasattr(nn, "Buffer") else (Tensor, nn.Parameter)
+_COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 _is_functorch = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
 
 
@@ -36,7 +37,7 @@ class Plain:
 def is_ordinary(tensor: Tensor) -> bool:
     """Whether `tensor` is dense, strided and has bytes of its own: the common case, decided quickly."""
     return (
-        type(tensor) in _ORDINARY
+        type(tensor) in ORDINARY
         and tensor.layout is torch.strided
         and not tensor.is_meta
         and not tensor.is_quantized
@@ -54,7 +55,7 @@ def is_plain(tensor: Tensor) -> bool:
 
     Dispatch keys tell all of it, so that the answer is looked up.
     """
-    if type(tensor) not in _ORDINARY:
+    if type(tensor) not in ORDINARY:
         return False
     keys = _keys(tensor).raw_repr()
     found = _plain_keys.get(keys)
@@ -65,7 +66,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 def lies_plainly(tensor: Tensor) -> bool:
     """Whether the bits in memory are the tensor's own: not lazily conjugated or negated."""
-    return not (tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()))
+    return not (tensor.is_neg() or (tensor.dtype in _COMPLEX and tensor.is_conj()))
 
 
 def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
@@ -82,7 +83,7 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     local = getattr(tensor, "_local_tensor", None)
     if isinstance(local, Tensor) and hasattr(tensor, "placements"):
         return [_with_placement(part, tensor) for part in plain(local, suffix, depth + 1)]
-    if hasattr(tensor, "__tensor_flatten__") and type(tensor) not in _ORDINARY:
+    if hasattr(tensor, "__tensor_flatten__") and type(tensor) not in ORDINARY:
         return _inner(tensor, suffix, depth)
     if tensor.is_meta:
         return [Plain(tensor, suffix, "on the meta device: no bytes")]

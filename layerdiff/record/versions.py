@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from layerdiff.record.fingerprint import octets
-from layerdiff.record.identity import Memory
+from layerdiff.record.identity import Memory, Place
 from layerdiff.record.keep import Policy
+from layerdiff.record.quiet import is_quiet, quiet
 from layerdiff.record.samples import sample_run
-from layerdiff.record.sink import Patch, Value
-from layerdiff.record.tensors import Plain, is_plain, lies_plainly
-from layerdiff.record.values import UNWRITTEN, Values
+from layerdiff.record.sink import Patch, Sink, Value
+from layerdiff.record.tensors import ORDINARY, Plain, is_plain, lies_plainly
+from layerdiff.record.values import UNWRITTEN, Spot, Values, What
 from layerdiff.trace.schema import ValueKind, ValueRow
 
 _MOST_RUNS: Final = 32
@@ -35,12 +36,11 @@ Slices = tuple[int, Tensor, Tensor | None]
 class Run:
     """A stretch of a storage whose bytes were recorded."""
 
-    __slots__ = ("device", "dtype", "first", "nbytes", "patches", "sampled", "shape", "thing")
+    __slots__ = ("dtype", "first", "nbytes", "patches", "sampled", "shape", "thing")
 
-    def __init__(self, tensor: Tensor, thing: Value, first: int, nbytes: int, sampled: bytes) -> None:
-        self.dtype = tensor.dtype
-        self.shape = tensor.shape
-        self.device = tensor.device
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], thing: Value, first: int, nbytes: int, sampled: bytes) -> None:
+        self.dtype = dtype
+        self.shape = shape
         self.thing = thing
         self.first = first
         self.nbytes = nbytes
@@ -56,6 +56,11 @@ class Run:
 class Versions(Values):
     """Records tensors. Call with gradients, autocast and modes off (quiet.py)."""
 
+    def __init__(self, sink: Sink, *, fingerprints: bool) -> None:
+        super().__init__(sink, fingerprints=fingerprints)
+        self._measures = sink.measures
+        self._memories = self.known.by_address
+
     def record(
         self,
         tensor: Tensor,
@@ -67,80 +72,93 @@ class Versions(Values):
         trusted: bool = False,
     ) -> Value:
         """The value of one tensor that `plain` returned, in `part` where there is more to say."""
-        measures = self._sink.measures
-        if part is not None and part.reason is not None and (measures or not tensor.is_meta):
+        if part is not None and part.reason is not None and (self._measures or not tensor.is_meta):
             return self._without(tensor, part, kind, name)
         storage = tensor.untyped_storage()
         memory = self.known.memory(storage)
         place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), is_plain(tensor) or lies_plainly(tensor))
-        value = self._record_at(tensor, storage, memory, place, memory.places.get(place), policy, kind, name, part)
+        value = self._record_at(tensor, storage, memory, place, policy, kind, name, part)
         if part is not None and part.placement is not None:
-            return self._placed(value, tensor, part, policy, kind, name, memory)
+            return self._placed(value, tensor, part, policy, kind, name, (memory, place, tensor.is_contiguous()))
         return value
 
-    def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], tuple[Policy, ValueKind, str | None]]) -> Value | None:
-        """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain."""
+    def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], What]) -> Value | None:
+        """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain.
+
+        May be called with gradients, autocast and modes on.
+        """
+        if type(tensor) not in ORDINARY:
+            return None
+        try:
+            storage = tensor.untyped_storage()
+            place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)
+        except (RuntimeError, NotImplementedError):  # a sparse tensor, a nested one
+            return None
+        memory = self._memories.get(storage._cdata)
+        known = None if memory is None else memory.places.get(place)
+        if memory is not None and known is not None and known.kept and lies_plainly(tensor):
+            if not self._measures:
+                return known
+            first, nbytes, sampled = known.run
+            if sampled == sample_run(storage, memory.device == "cpu", first, nbytes):
+                return known
         if not is_plain(tensor):
             return None
-        storage = tensor.untyped_storage()
-        memory = self.known.memory(storage)
-        place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)
-        known = memory.places.get(place)
-        if known is not None and known.kept:
-            first, nbytes, sampled = known.run
-            if not self._sink.measures or sampled == sample_run(storage, first, nbytes):
-                return known
-        return self._record_at(tensor, storage, memory, place, known, *what(call, tensor), None)
+        memory = memory or self.known.memory(storage)
+        if is_quiet():
+            return self._record_at(tensor, storage, memory, place, *what(call, tensor), None)
+        with quiet():
+            return self._record_at(tensor, storage, memory, place, *what(call, tensor), None)
 
     def _record_at(
         self,
         tensor: Tensor,
         storage: UntypedStorage,
         memory: Memory[Value],
-        place: tuple[Any, ...],
-        known: Value | None,
+        place: Place,
         policy: Policy,
         kind: ValueKind,
         name: str | None,
         part: Plain | None,
     ) -> Value:
-        """The value of a tensor at a place of its storage, where `known` was recorded before."""
-        measures = self._sink.measures
-        dtype, offset, shape, strides, plainly = place
-        itemsize = dtype.itemsize
-        dense = tensor.is_contiguous()
-        if known is not None:
+        """The value of a tensor at a place of its storage, known or new."""
+        known = memory.places.get(place)
+        if known is not None and (known.kept or not policy.bytes_kept or policy.budget is not None):
             first, nbytes, sampled = known.run
-            if known.kept or not policy.bytes_kept or policy.budget is not None:
-                if not measures or sampled == sample_run(storage, first, nbytes):
-                    return known
-                self._unseen(memory)
-        else:
-            first = int(offset) * itemsize
-            nbytes = (tensor.numel() if dense else _extent(shape, strides)) * itemsize
-        if memory.untouched is not None and measures and memory.untouched != sample_run(storage, 0, storage.nbytes()):
+            if sampled == self._sample(memory, storage, first, nbytes):
+                return known
+            self._unseen(memory)
+        if memory.untouched is not None and memory.untouched != self._sample(memory, storage, 0, storage.nbytes()):
             self._unseen(memory)  # allocated, and then written by a kernel that torch does not know
+        dtype, offset, shape, strides, plainly = place
+        dense = tensor.is_contiguous()
+        first = offset * dtype.itemsize
+        nbytes = (tensor.numel() if dense else _extent(shape, strides)) * dtype.itemsize
+        lies = plainly and nbytes != 0
+        spot = (memory, place, dense)
         value = None
-        if plainly and nbytes and policy.bytes_kept:
+        if lies and policy.bytes_kept:
             if memory.runs:
-                value = self._view_of(tensor, storage, memory, first, nbytes)
+                value = self._view_of(storage, spot, first, nbytes)
             if value is None and not dense and policy.budget is None:
                 lying = _lying(tensor)
                 if lying is not None:
                     self.record(lying, policy)
-                    value = self._view_of(tensor, storage, memory, first, nbytes)
-        numbers = ("numbers", dtype, first, nbytes)  # of all elements that lie there, in whatever order
-        if value is None and measures and plainly and not policy.bytes_kept and numbers in memory.places:
-            value = self._with_numbers_of(memory.places[numbers], tensor, storage, policy, kind, name, memory)
+                    value = self._view_of(storage, spot, first, nbytes)
+        elif lies and ("numbers", dtype, first, nbytes) in memory.places:
+            value = self._with_numbers_of(memory.places["numbers", dtype, first, nbytes], tensor, storage, policy, kind, name, spot)
         if value is None:
-            value = self._store(tensor, part, None, policy, kind, name, memory)
-            value.run = run = (first, nbytes, sample_run(storage, first, nbytes) if measures else b"")
-            if dense and plainly and nbytes and value.statistics is not None:
-                memory.places[numbers] = value
-            if dense and plainly and nbytes and value.kept:
-                memory.runs = [Run(tensor, value, *run), *memory.runs[: _MOST_RUNS - 1]]
+            value = self._store(tensor, part, None, policy, kind, name, spot)
+            value.run = run = (first, nbytes, self._sample(memory, storage, first, nbytes))
+            if lies and dense and value.statistics is not None:  # of all elements that lie there, in whatever order
+                memory.places["numbers", dtype, first, nbytes] = value
+            if lies and dense and value.kept:
+                memory.runs = [Run(dtype, shape, value, *run), *memory.runs[: _MOST_RUNS - 1]]
         memory.places[place] = value
         return value
+
+    def _sample(self, memory: Memory[Value], storage: UntypedStorage, first: int, nbytes: int) -> bytes:
+        return sample_run(storage, memory.device == "cpu", first, nbytes) if self._measures else b""
 
     def _with_numbers_of(
         self,
@@ -150,21 +168,21 @@ class Versions(Values):
         policy: Policy,
         kind: ValueKind,
         name: str | None,
-        memory: Memory[Value],
+        spot: Spot,
     ) -> Value | None:
         """A value without bytes that has all elements of `whole` once, perhaps in another order: what is known of those holds for it."""
         first, nbytes, sampled = whole.run
-        if sampled != sample_run(storage, first, nbytes) or (self._fingerprints and kind is not ValueKind.ACTIVATION):
+        if sampled != self._sample(spot[0], storage, first, nbytes) or (self._fingerprints and kind is not ValueKind.ACTIVATION):
             return None  # a weight's fingerprint goes with those of its roundings
         fingerprint = None
-        if tensor.is_contiguous():
+        if spot[2]:
             fingerprint = whole.fingerprint
         elif self._fingerprints or tensor.numel() * tensor.dtype.itemsize != nbytes or _lying(tensor) is None:
             return None
-        value = Value(False, whole.statistics, fingerprint)
-        value.run, value.sampled, value.kind, value.name = whole.run, whole.sampled, kind, name
+        value = Value(False, whole.statistics, fingerprint, kind, name)
+        value.run, value.sampled = whole.run, whole.sampled
         reason = policy.refuse(nbytes)
-        self._sink.add_value(value, self._row(tensor, None, kind, name, reason, whole.statistics, fingerprint, memory), None, nbytes)
+        self._sink.add_value(value, self._row_at(spot, kind, name, reason, whole.statistics, fingerprint), None, nbytes)
         return value
 
     def record_unwritten(self, tensor: Tensor) -> Value:
@@ -173,8 +191,8 @@ class Versions(Values):
         memory = self.known.memory(storage)
         memory.places.clear()
         memory.runs.clear()
-        memory.untouched = sample_run(storage, 0, storage.nbytes()) if self._sink.measures else b""
-        return self._without(tensor, Plain(tensor, reason=UNWRITTEN), ValueKind.ACTIVATION, None, memory)
+        memory.untouched = self._sample(memory, storage, 0, storage.nbytes())
+        return self._without(tensor, Plain(tensor, reason=UNWRITTEN), ValueKind.ACTIVATION, None, _spot(memory, tensor))
 
     def wrote(
         self,
@@ -210,8 +228,8 @@ class Versions(Values):
         dim, index, source = (0, None, None) if slices is None else slices
         where: dict[str, Any] = {"strides": list(tensor.stride())}
         if index is None:
-            written = self._store(tensor, None, None, policy, kind, name, memory)
-            written.run = (first, last - first, sample_run(storage, first, last - first) if self._sink.measures else b"")
+            written = self._store(tensor, None, None, policy, kind, name, _spot(memory, tensor))
+            written.run = (first, last - first, self._sample(memory, storage, first, last - first))
             indices = None
         else:
             written = self._slices(tensor.detach().index_select(dim, index % tensor.shape[dim]), source, policy)
@@ -219,8 +237,7 @@ class Versions(Values):
             where |= {"dim": dim, "size": tensor.shape[dim]}
         for run in inside:
             run.patches.append((written, {"offset": (first - run.first) // itemsize, **where}, indices))
-            if self._sink.measures:
-                run.sampled = sample_run(storage, run.first, run.nbytes)
+            run.sampled = self._sample(memory, storage, run.first, run.nbytes)
         if indices is not None:
             return self.record(tensor, policy, kind, name)
         memory.places[(tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)] = written
@@ -235,13 +252,13 @@ class Versions(Values):
     def record_unread(self, tensor: Tensor, reason: str, part: Plain | None = None) -> Value:
         """A tensor whose memory must not be read now; where it lies is known."""
         said = Plain(tensor, reason=reason) if part is None else dataclasses.replace(part, reason=reason)
-        return self._without(tensor, said, ValueKind.ACTIVATION, None, self.known.memory(tensor.untyped_storage()))
+        return self._without(tensor, said, ValueKind.ACTIVATION, None, _spot(self.known.memory(tensor.untyped_storage()), tensor))
 
     def _slices(self, region: Tensor, source: Tensor | None, policy: Policy) -> Value:
         """What was written: the operand that was copied, where it is stored and memory holds its very bits."""
         if source is not None and source.dtype is region.dtype and source.shape == region.shape and lies_plainly(source):
             value = self.record(source, policy)
-            same = not self._sink.measures or torch.equal(octets(source.detach().contiguous()), octets(region))
+            same = not self._measures or torch.equal(octets(source.detach().contiguous()), octets(region))
             if value.kept and not value.patched and same:
                 return value
         return self._own(region, policy)
@@ -251,35 +268,33 @@ class Versions(Values):
         value = self.record(tensor, policy)
         return self._store(tensor, None, None, _KEEPS, ValueKind.ACTIVATION, None, None) if value.patched or not value.kept else value
 
-    def _view_of(self, tensor: Tensor, storage: UntypedStorage, memory: Memory[Value], first: int, nbytes: int) -> Value | None:
-        """The tensor as a view of a run that is in the trace as it is in memory; None where there is none."""
-        dtype = tensor.dtype
+    def _view_of(self, storage: UntypedStorage, spot: Spot, first: int, nbytes: int) -> Value | None:
+        """The tensor at a place as a view of a run that is in the trace as it is in memory; None where there is none."""
+        memory, (dtype, _, shape, strides, _), dense = spot
         itemsize = dtype.itemsize
         for run in memory.runs:
             if not run.covers(first, first + nbytes, itemsize):
                 continue
-            if self._sink.measures and run.sampled != sample_run(storage, run.first, run.nbytes):
+            if run.sampled != self._sample(memory, storage, run.first, run.nbytes):
                 self._unseen(memory)
                 return None
             if run.patches:
                 self._renew(run, memory)
+            thing: Value = run.thing
             same = run.nbytes == nbytes and run.dtype is dtype
-            if same and run.shape == tensor.shape and tensor.is_contiguous():
-                thing: Value = run.thing
+            if same and dense and run.shape == shape:
                 return thing
-            row = self._row(tensor, None, ValueKind.ACTIVATION, None, None, memory=memory)
             value = Value(True)
-            value.patched = run.thing.patched
-            value.run = (first, nbytes, sample_run(storage, first, nbytes) if self._sink.measures else b"")
-            whole = same and not run.thing.patched
-            self._sink.add_view(value, row, run.thing, (first - run.first) // itemsize, tensor.stride(), whole=whole)
+            value.patched = thing.patched
+            value.run = (first, nbytes, run.sampled if run.nbytes == nbytes else self._sample(memory, storage, first, nbytes))
+            row = self._row_at(spot, ValueKind.ACTIVATION, None, None)
+            self._sink.add_view(value, row, thing, (first - run.first) // itemsize, strides, whole=same and not thing.patched)
             return value
         return None
 
     def _renew(self, run: Run, memory: Memory[Value]) -> None:
         """Make the version of a run in which its patches are written."""
-        value = Value(True)
-        value.kind, value.name = run.thing.kind, run.thing.name
+        value = Value(True, None, None, run.thing.kind, run.thing.name)
         value.patched = True
         value.run = (run.first, run.nbytes, run.sampled)
         row = ValueRow(
@@ -287,7 +302,7 @@ class Versions(Values):
             shape=tuple(run.shape),
             kind=value.kind,
             name=value.name,
-            device=self._text(run.device),
+            device=memory.device,
             version=memory.epoch,
             memory=memory.number,
             memory_offset=run.first // run.dtype.itemsize,
@@ -301,6 +316,11 @@ class Versions(Values):
         memory.untouched = None
         memory.places.clear()
         memory.runs = []
+
+
+def _spot(memory: Memory[Value], tensor: Tensor) -> Spot:
+    place = (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride(), True)
+    return memory, place, tensor.is_contiguous()
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

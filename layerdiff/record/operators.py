@@ -26,6 +26,7 @@ from layerdiff.record.source_line import SourceLines
 from layerdiff.record.structure import ONE_RESULT, picture_arguments, picture_result
 from layerdiff.record.tap import inside
 from layerdiff.record.tensors import is_ordinary, plain
+from layerdiff.record.uncompiled import uncompiled
 from layerdiff.record.usual_arguments import usual_arguments
 from layerdiff.record.versions import Versions
 from layerdiff.record.writing import use_of, used_pending
@@ -53,11 +54,18 @@ class OperatorMode(TorchDispatchMode):
         self._calls = calls
         self._sink = sink
         self._failed = failed
-        self._known: dict[Any, Overload] = {}
+        self._known: dict[int, Overload] = {}
+        """By the address of torch's overload, which is held: its own hash is a function in Python."""
         self._lines = SourceLines()
         self._stopped = False
         self._paused = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks whether to keep its compiler off the next function: that is done here."""
+        return False
+
+    @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
@@ -66,9 +74,9 @@ class OperatorMode(TorchDispatchMode):
         if types and not _DESUGARED.isdisjoint(kind.__name__ for kind in types):
             return NotImplemented  # its own dispatch makes calls on plain tensors of it, which come here
         try:
-            overload = self._known.get(func)
+            overload = self._known.get(id(func))
             if overload is None:
-                overload = self._known[func] = Overload(func)
+                overload = self._known[id(func)] = Overload(func)
             left_out = overload.communicates or inside.waiting or _simulates() is not None
             begun = None if left_out else self._begin(overload, args, kwargs)
         except Exception as error:

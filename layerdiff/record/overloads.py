@@ -23,10 +23,11 @@ _PLACES: Final = (torch.int64, torch.int32)
 class Overload:
     """An overload of an operator."""
 
-    __slots__ = ("_base", "_training", "communicates", "name", "only_reads", "random", "unwritten", "views", "written")
+    __slots__ = ("_base", "_overload", "_training", "communicates", "name", "only_reads", "random", "unwritten", "views", "written")
 
     def __init__(self, overload: Any) -> None:
         schema = overload._schema
+        self._overload = overload
         self._base: str = schema.name
         namespace, _, base = schema.name.partition("::")
         self.name = f"{namespace}.{base}.{schema.overload_name or 'default'}"

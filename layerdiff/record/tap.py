@@ -21,11 +21,11 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._dynamo import eval_frame
 
 from layerdiff.record.collective_kinds import KINDS, WAIT, Kind
 from layerdiff.record.draws import is_capturing
 from layerdiff.record.source_line import SourceLines, is_own
+from layerdiff.record.uncompiled import uncompiled
 
 _SET_UP: Final = frozenset({"init_process_group", "new_group", "_new_group_with_tag", "split_group", "new_subgroups", "monitored_barrier"})
 _SET_UP_MODULES: Final = frozenset({"torch.distributed.device_mesh", "torch.distributed.utils", "torch.distributed.elastic"})
@@ -212,37 +212,12 @@ def _remove() -> None:
     _libraries.clear()
 
 
-def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with torch's compiler off: it would compile whatever Python runs inside a region of its own."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        before = eval_frame.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            eval_frame.set_eval_frame(before)
-
-    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # a mark that the compiler looks for
-    _skip(run.__code__)
-    return run
-
-
-def _skip(code: CodeType) -> None:
-    """Let torch's compiler leave this code alone; its own function for that would import the compiler."""
-    skip: Any = getattr(eval_frame, "skip_code", None)
-    if skip is not None:
-        skip(code)
-    elif hasattr(eval_frame, "set_code_exec_strategy"):
-        action = eval_frame._FrameAction.SKIP
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action, action))
-
-
 def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
     names = [argument.name for argument in overload._schema.arguments]
     defaults = {argument.name: argument.default_value for argument in overload._schema.arguments if argument.has_default_value()}
     after, redispatch = _after(), overload.redispatch
 
-    @_uncompiled
+    @uncompiled
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         below = keyset & after
         if inside.works is not None:
@@ -290,7 +265,7 @@ def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
 def _waiting(overload: Any) -> Callable[..., Any]:
     after, redispatch = _after(), overload.redispatch
 
-    @_uncompiled
+    @uncompiled
     def kernel(keyset: Any, tensor: Tensor) -> Any:
         try:
             result = redispatch(keyset & after, tensor)
@@ -333,7 +308,7 @@ def _is_real(arguments: dict[str, Any]) -> bool:
 
 
 def _wait(original: Any) -> Callable[..., Any]:
-    @_uncompiled
+    @uncompiled
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         before, inside.waiting = inside.waiting, True
         try:
@@ -352,7 +327,7 @@ def _wait(original: Any) -> Callable[..., Any]:
 
 
 def _ask(original: Any) -> Callable[..., Any]:
-    @_uncompiled
+    @uncompiled
     def is_completed(self: Any) -> Any:
         result = original(self)
         if result:
@@ -365,7 +340,7 @@ def _ask(original: Any) -> Callable[..., Any]:
 
 
 def _take(original: Any) -> Callable[..., Any]:
-    @_uncompiled
+    @uncompiled
     def get_future(self: Any) -> Any:
         for listener in _listeners:
             listener.watched_by_future(self)

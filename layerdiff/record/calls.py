@@ -28,7 +28,7 @@ from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.usual_arguments import usual_arguments
 from layerdiff.record.values import Values, What
 from layerdiff.record.versions import Versions
-from layerdiff.record.weights import NamedStorages, Weights, weights_by_storage
+from layerdiff.record.weights import NamedStorages, Weights
 from layerdiff.record.writing import Writing, use_of, used_pending
 from layerdiff.trace.schema import ABSENT, CallKind, CallRow, CallStatus, Role, ValueKind
 
@@ -105,7 +105,7 @@ class Calls:
         self._weights = Weights(self.values, options.weights, measures=sink.measures)
         self._before_all = Policy(budget=OUTSIDE_BYTES)
         self._outside_policy = Policy()
-        self._named: NamedStorages = {}
+        self._named = NamedStorages()
         self._outside: tuple[int, dict[str, int]] = (-1, {})
         self.wants_outside = options.steps is None
         """Whether operators outside every root are recorded."""
@@ -191,7 +191,7 @@ class Calls:
             tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
             call.opaque = call.opaque | {id(thing) for thing in opaque}
         if begins_step and self._options.operators is not None:
-            self._named = {**self._named, **weights_by_storage(root.module)}
+            self._named.find(root.module)
         if begins_step and sink.measures:
             call.before = random_state()
         sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
@@ -226,11 +226,10 @@ class Calls:
 
     def what(self, call: Call | None, tensor: Tensor | None) -> What:
         """How an operand of an operator inside `call` is recorded: as a parameter or buffer where it is one as a whole."""
-        if tensor is not None and self._named:
-            found = self._named.get(tensor.untyped_storage()._cdata)
+        if tensor is not None:
+            found = self._named.of(tensor)
             if found is not None:
-                places, kind = found
-                name = places.get((tensor.storage_offset(), tensor.shape, tensor.stride()))
+                kind, name = found
                 return self._weights.policies[kind], kind if name is not None else ValueKind.ACTIVATION, name
         if call is not None:
             return call.site.policy, ValueKind.ACTIVATION, None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from layerdiff.record.held import HeldWeight
 from layerdiff.record.keep import Policy
@@ -81,16 +82,29 @@ def _qualified(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-NamedStorages = dict[int, tuple[dict[Any, str], ValueKind]]
-"""By the address of a storage: the names of the places in it, and their kind."""
+class NamedStorages:
+    """Where the parameters and buffers of the models lie that ran. A storage keeps its address while it is here, also once it was freed."""
 
+    def __init__(self) -> None:
+        self._storages: dict[int, tuple[StorageWeakRef, dict[Any, str], ValueKind]] = {}
 
-def weights_by_storage(root: nn.Module) -> NamedStorages:
-    """Where the parameters and buffers of a model lie."""
-    found: NamedStorages = {}
-    for kind, named in ((ValueKind.PARAMETER, root.named_parameters()), (ValueKind.BUFFER, root.named_buffers())):
-        for name, tensor in named:
-            if is_ordinary(tensor):
-                places, _ = found.setdefault(tensor.untyped_storage()._cdata, ({}, kind))
-                places.setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), name)
-    return found
+    def find(self, root: nn.Module) -> None:
+        """Add those of a model, as they lie now; forget what was freed."""
+        found: dict[int, tuple[StorageWeakRef, dict[Any, str], ValueKind]] = {}
+        for kind, named in ((ValueKind.PARAMETER, root.named_parameters()), (ValueKind.BUFFER, root.named_buffers())):
+            for name, tensor in named:
+                if is_ordinary(tensor):
+                    storage = tensor.untyped_storage()
+                    one = found.get(storage._cdata)
+                    if one is None:
+                        one = found[storage._cdata] = StorageWeakRef(storage), {}, kind
+                    one[1].setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), name)
+        self._storages = {address: one for address, one in self._storages.items() if not one[0].expired()} | found
+
+    def of(self, tensor: Tensor) -> tuple[ValueKind, str | None] | None:
+        """The kind of the weight in whose storage a tensor lies, and its name where it is all of it."""
+        found = self._storages.get(tensor.untyped_storage()._cdata)
+        if found is None:
+            return None
+        _, places, kind = found
+        return kind, places.get((tensor.storage_offset(), tensor.shape, tensor.stride()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch.nn import functional
 
 from layerdiff import Recorder
 from layerdiff.trace.reader import TraceFile, open_trace
-from layerdiff.trace.schema import CallKind, CallStatus, Role
+from layerdiff.trace.schema import CallKind, CallStatus, Role, ValueKind
 from tests.models import InPlace, MiniLlama, SmallResNet, hf_bert, hf_llama, hf_qwen_moe, tokens
 
 
@@ -266,3 +268,46 @@ def test_weights_without_bytes_have_views_without_bytes(tmp_path: Path) -> None:
     file = whole(tmp_path / "t.h5")
     found = edges(file, operators(file)["/aten.addmm.default#0"])
     assert [False, True, False] == [file.has_bytes(found[f"in[{i}]"]) for i in range(3)]
+
+
+def test_memory_that_a_weight_left_is_no_weight(tmp_path: Path) -> None:
+    linear = nn.Linear(4, 4, bias=False)
+
+    def run(x: Tensor) -> Tensor:
+        y = linear(x)
+        linear.weight.data = torch.zeros(4, 4)  # as a model is loaded layer by layer
+        for _ in range(40):
+            y = (y + 1).view(4, 4).clone()
+        return linear(y)
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x: Tensor) -> Tensor:
+            return run(x)
+
+    with torch.no_grad(), Recorder(tmp_path / "t.h5", Module(), operators=True) as recorder:
+        for _ in range(4):
+            recorder._model(torch.ones(4, 4))  # type: ignore[misc]
+    file = whole(tmp_path / "t.h5")
+    made = [
+        edges(file, call)["out"]
+        for call, name in enumerate(file.calls.operator)
+        if file.text(int(name)) in ("aten.add.Tensor", "aten.clone.default")
+    ]
+    assert 320 == len(made)
+    assert {ValueKind.ACTIVATION} == {int(file.values.kind[value]) for value in made}
+
+
+def test_recording_operators_does_not_import_the_compiler(tmp_path: Path) -> None:
+    script = """
+import sys, torch
+from layerdiff import Recorder
+model = torch.nn.Linear(2, 2)
+with Recorder("t.h5", model, operators=True):
+    model(torch.ones(1, 2))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)

@@ -20,7 +20,7 @@ from layerdiff.record.attributes import KnownAttributes
 from layerdiff.record.draws import is_capturing, random_state
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
-from layerdiff.record.quiet import quiet
+from layerdiff.record.quiet import function_modes, quiet
 from layerdiff.record.sink import Edge, Sink
 from layerdiff.record.sites import Root, Site
 from layerdiff.record.structure import picture_arguments, picture_result
@@ -174,7 +174,11 @@ class Calls:
         if call.hidden or not (site.wanted or begins_step) or (steps is not None and call.step not in steps):
             return
         call.wants_operators = site.wanted and site.operators
-        self._record_inputs(call, occurrence, args, kwargs, begins_step)
+        if function_modes():
+            with quiet():
+                self._record_inputs(call, occurrence, args, kwargs, begins_step)
+        else:
+            self._record_inputs(call, occurrence, args, kwargs, begins_step)
 
     def _record_inputs(self, call: Call, occurrence: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], begins_step: bool) -> None:
         site, root, sink = call.site, call.root, self._sink
@@ -190,21 +194,24 @@ class Calls:
         else:
             tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
             call.opaque = call.opaque | {id(thing) for thing in opaque}
-        if begins_step and self._options.operators is not None:
-            self._named.find(root.module)
-        if begins_step and sink.measures:
-            call.before = random_state()
-        sink.begin_call(CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence))
+        row = CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence)
         call.number = call.parent = self.count
         self.count += 1
-        with quiet():
-            if begins_step and self._options.weights == "all":
-                self._weights.record_all(root.module, (root.index, call.step))
-            edges = self._edges(call, Role.INPUT, tensors)
-            for name, value in self._weights.of(call.module, site.path, site.weights, (root.index, call.step)):
-                edges.append((Role.WEIGHT, name, value))
-        if edges:
-            sink.add_edges(call.number, edges)
+        step = (root.index, call.step)
+        if begins_step:
+            self._begin_step(call, step)
+        edges = self._edges(call, Role.INPUT, tensors)
+        for name, value in self._weights.of(call.module, site.path, site.weights, step):
+            edges.append((Role.WEIGHT, name, value))
+        sink.begin_call(call.number, row, edges)
+
+    def _begin_step(self, call: Call, step: tuple[int, int]) -> None:
+        if self._options.operators is not None:
+            self._named.find(call.root.module)
+        if self._sink.measures:
+            call.before = random_state()
+        if self._options.weights == "all":
+            self._weights.record_all(call.root.module, step)
 
     # operators
 
@@ -249,7 +256,11 @@ class Calls:
         if raised is call.exception:
             raised = None
         if call.number != ABSENT:
-            self._record_results(call, result, raised, calls[-1] if calls else None)
+            if function_modes():
+                with quiet():
+                    self._record_results(call, result, raised, calls[-1] if calls else None)
+            else:
+                self._record_results(call, result, raised, calls[-1] if calls else None)
         if call.module is call.root.module and not any(other.root is call.root for other in calls):
             self._sink.end_step()
             self.values.known.prune()
@@ -257,12 +268,10 @@ class Calls:
     def _record_results(self, call: Call, result: Any, raised: BaseException | None, enclosing: Call | None) -> None:
         if self.writing.active:
             self.writing.poll()
+        edges: list[Edge] = []
         if raised is None:
             tensors, picture = picture_result(result, frozenset() if enclosing is None else enclosing.opaque)
-            if tensors:
-                with quiet():
-                    edges = self._edges(call, Role.OUTPUT, tensors)
-                self._sink.add_edges(call.number, edges)
+            edges = self._edges(call, Role.OUTPUT, tensors)
             ending = f'"results": {picture}'
         else:
             ending = f'"raised": {json.dumps(f"{type(raised).__name__}: {raised}"[:_MAX_TEXT])}'
@@ -274,23 +283,30 @@ class Calls:
             attributes = call.site.attributes = KnownAttributes(call.module)
         training = "true" if call.module.training else "false"
         detail = f'{{"arguments": {call.arguments}, {ending}, "training": {training}, "attributes": {attributes.json}}}'
-        self._sink.end_call(call.number, CallStatus.RETURNED if raised is None else CallStatus.RAISED, detail)
+        self._sink.end_call(call.number, edges, CallStatus.RETURNED if raised is None else CallStatus.RAISED, detail)
 
     def _edges(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> list[Edge]:
-        policy = call.site.policy if call.site.wanted else self._numbers_only
-        record = self.values.record
-        edges: list[Edge] = []
         if self.writing.active:
-            return self._edges_while_writing(call, role, tensors, policy)
+            with quiet():
+                return self._edges_while_writing(call, role, tensors)
+        values, what = self.values, self._what_of_module
+        edges: list[Edge] = []
         for position, tensor in tensors:
-            if is_ordinary(tensor):
-                edges.append((role, position, record(tensor, policy)))
+            value = values.value_of(tensor, call, what)
+            if value is not None:
+                edges.append((role, position, value))
             else:
-                edges += [(role, position + part.suffix, record(part.tensor, policy, part=part)) for part in plain(tensor)]
+                with quiet():
+                    policy = what(call, tensor)[0]
+                    edges += [(role, position + part.suffix, values.record(part.tensor, policy, part=part)) for part in plain(tensor)]
         return edges
 
-    def _edges_while_writing(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]], policy: Policy) -> list[Edge]:
+    def _what_of_module(self, call: Call, tensor: Tensor) -> What:
+        return call.site.policy if call.site.wanted else self._numbers_only, ValueKind.ACTIVATION, None
+
+    def _edges_while_writing(self, call: Call, role: Role, tensors: list[tuple[str, Tensor]]) -> list[Edge]:
         """The same, where some memory is not to be read yet: such edges are added when it is."""
+        policy = self._what_of_module(call, tensors[0][1])[0] if tensors else self._numbers_only
         edges: list[Edge] = []
         for position, tensor in tensors:
             parts = plain(tensor)

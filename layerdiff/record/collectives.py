@@ -149,7 +149,7 @@ class Collectives:
         collective.number = calls.count
         calls.count += 1
         row = CallRow(CallKind.COLLECTIVE, path, None, kind.name, count, root, parent, step, occurrence, issue.stack)
-        self._sink.begin_collective(collective.number, row, edges, lambda: self._unfinished(collective))
+        self._sink.begin_call(collective.number, row, edges, lambda: self._unfinished(collective))
         return collective
 
     def _unfinished(self, collective: Collective) -> str | None:
@@ -268,7 +268,7 @@ class Collectives:
         failure = collective.failure
         status = CallStatus.RETURNED if failure is None else CallStatus.RAISED
         detail = self._detail(collective, finished=failure is None, error=failure)
-        self._sink.end_collective(collective.number, edges, status, detail)
+        self._sink.end_call(collective.number, edges, status, detail)
 
     def _close_one(self, collective: Collective) -> None:
         self._calls.writing.remove(collective)

@@ -33,6 +33,11 @@ class Policy:
     """In bytes; None for no limit."""
     spent: int = field(default=0, compare=False)
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the bytes of every value are kept."""
+        return self.bytes_kept and self.budget is None
+
     def refuse(self, nbytes: int) -> str | None:
         """Take `nbytes` of the budget, or say why the bytes are not kept."""
         if not self.bytes_kept:

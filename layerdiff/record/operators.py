@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from layerdiff.record.calls import Call, Calls
 from layerdiff.record.overloads import Overload
-from layerdiff.record.quiet import quiet
+from layerdiff.record.quiet import function_modes, quiet
 from layerdiff.record.sink import Edge, Sink, Value
 from layerdiff.record.source_line import SourceLines
 from layerdiff.record.structure import ONE_RESULT, picture_arguments, picture_result
@@ -135,7 +135,8 @@ class OperatorMode(TorchDispatchMode):
     def _end(self, overload: Overload, begun: _Begun | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         calls = self._calls
         with calls.lock:
-            if begun is not None and type(result) is Tensor and overload.only_reads and not calls.writing.active:  # as nearly all do
+            ordinary = overload.only_reads and not calls.writing.active and not function_modes()
+            if ordinary and begun is not None and type(result) is Tensor:
                 value = self._values.value_of(result, begun[0], calls.what)
                 if value is not None:
                     begun[2].append((Role.OUTPUT, "out", value))
@@ -193,7 +194,7 @@ class OperatorMode(TorchDispatchMode):
 
     def _edges(self, call: Call | None, role: Role, tensors: list[tuple[str, Tensor]], *, unwritten: bool = False) -> list[Edge]:
         calls, values = self._calls, self._values
-        if unwritten or calls.writing.active:
+        if unwritten or calls.writing.active or function_modes():
             with quiet():
                 return [edge for position, tensor in tensors for edge in self._edges_of(call, role, position, tensor, unwritten=unwritten)]
         edges: list[Edge] = []

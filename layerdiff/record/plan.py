@@ -74,25 +74,18 @@ class Counter:
     def add_root(self, name: str | None, type: str) -> None:
         """A root takes no room worth counting."""
 
-    def begin_call(self, row: CallRow) -> None:
-        """Count a call."""
+    def begin_call(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None] | None = None) -> None:
+        """Count a call and its edges."""
         self.calls += 1
+        self.edges += len(edges)
 
-    def end_call(self, call: int, status: CallStatus, detail: str) -> None:
-        """It was counted when it began."""
+    def end_call(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """Count the edges of what came out."""
+        self.edges += len(edges)
 
     def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
         """Count a call and its edges."""
         self.calls += 1
-        self.edges += len(edges)
-
-    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
-        """Count a call and its edges."""
-        self.calls += 1
-        self.edges += len(edges)
-
-    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
-        """Count the edges of what came out."""
         self.edges += len(edges)
 
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:

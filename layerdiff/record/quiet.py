@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
-_function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+"""How many modes see whatever is asked of a tensor, its shape too."""
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _autocast: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
 _gradients = torch.is_grad_enabled
@@ -22,23 +23,23 @@ _NOTHING_TO_DO = contextlib.nullcontext()
 
 def is_quiet() -> bool:
     """Whether `quiet` has nothing to do: where tensors are recorded by the thousand, asking first is faster than entering it."""
-    return not (_gradients() or (_autocast() if _autocast is not None else _autocast_devices()) or _function_modes() or _dispatch_modes())
+    return not (_gradients() or (_autocast() if _autocast is not None else _autocast_devices()) or function_modes() or _dispatch_modes())
 
 
 def quiet() -> AbstractContextManager[Any]:
     """A context in which the recorder may compute."""
     if is_quiet():
         return _NOTHING_TO_DO
-    if not (_any_autocast() or _function_modes() or _dispatch_modes()):
+    if not (_any_autocast() or function_modes() or _dispatch_modes()):
         return torch.no_grad()
-    if _dispatch_modes() == 1 and not (_function_modes() or _any_autocast()):
+    if _dispatch_modes() == 1 and not (function_modes() or _any_autocast()):
         return _OneModeOff()  # most often the recorder's own
     stack = contextlib.ExitStack()
     if _dispatch_modes():
         from torch.utils._python_dispatch import _disable_current_modes
 
         stack.enter_context(_disable_current_modes())
-    if _function_modes():
+    if function_modes():
         stack.enter_context(torch._C.DisableTorchFunction())
     stack.enter_context(torch.no_grad())
     for device in _autocast_devices():

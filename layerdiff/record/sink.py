@@ -66,7 +66,7 @@ class Pending(Protocol):
 
 
 class Sink(Protocol):
-    """Receives a recording. Calls are numbered by whoever calls `begin_call`, from 0."""
+    """Receives a recording. Calls are numbered from 0."""
 
     measures: bool
     """Whether it wants numbers and bytes, or only to know what there would be."""
@@ -74,23 +74,17 @@ class Sink(Protocol):
     def add_root(self, name: str | None, type: str) -> None:
         """The next root."""
 
-    def begin_call(self, row: CallRow) -> None:
-        """The next call begins."""
+    def begin_call(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None] | None = None) -> None:
+        """The next call has begun; `edges`: what went in. `detail` says what is known of it, asked when it is written."""
 
-    def end_call(self, call: int, status: CallStatus, detail: str) -> None:
-        """A call ended."""
+    def end_call(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
+        """A call ended; `edges`: what came out."""
 
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """A new value; `nbytes` is what its bytes take, or would."""
 
     def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
         """The next call, an operator's, which has ended."""
-
-    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
-        """The next call, a collective's, which has begun; `detail` says what is known of it, asked when it is written."""
-
-    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
-        """A collective ended; `edges`: what came out."""
 
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`: from element `offset` of its dtype on, `strides` apart.
@@ -124,13 +118,13 @@ class TraceSink:
         """The next root."""
         self._delivery.put(self._writer.add_root, name, type)
 
-    def begin_call(self, row: CallRow) -> None:
-        """The next call begins."""
-        self._delivery.put(self._writer.begin_call, row)
+    def begin_call(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None] | None = None) -> None:
+        """The next call has begun."""
+        self._delivery.put(self._write_begin, number, row, edges, detail)
 
-    def end_call(self, call: int, status: CallStatus, detail: str) -> None:
+    def end_call(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
         """A call ended."""
-        self._delivery.put(self._writer.end_call, call, status, detail)
+        self._delivery.put(self._write_end, call, edges, status, detail)
 
     def add_value(self, value: Value, row: ValueRow, data: NDArray[np.uint8] | None, nbytes: int) -> None:
         """A new value."""
@@ -142,14 +136,6 @@ class TraceSink:
     def add_operator(self, number: int, row: CallRow, edges: list[Edge], status: CallStatus, detail: str) -> None:
         """The next call, an operator's, which has ended."""
         self._delivery.put(self._write_operator, number, row, edges, status, detail)
-
-    def begin_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
-        """The next call, a collective's, which has begun."""
-        self._delivery.put(self._write_collective, number, row, edges, detail)
-
-    def end_collective(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:
-        """A collective ended."""
-        self._delivery.put(self._write_end, call, edges, status, detail)
 
     def add_view(self, value: Value, row: ValueRow, base: Value, offset: int, strides: tuple[int, ...], *, whole: bool) -> None:
         """A value whose bytes are some of those of `base`."""
@@ -181,8 +167,8 @@ class TraceSink:
         self._write_edges(number, edges)
         self._writer.end_call(number, status, detail)
 
-    def _write_collective(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None]) -> None:
-        self._writer.begin_call(row._replace(detail=detail()))
+    def _write_begin(self, number: int, row: CallRow, edges: list[Edge], detail: Callable[[], str | None] | None) -> None:
+        self._writer.begin_call(row if detail is None else row._replace(detail=detail()))
         self._write_edges(number, edges)
 
     def _write_end(self, call: int, edges: list[Edge], status: CallStatus, detail: str) -> None:

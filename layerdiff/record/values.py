@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
 from layerdiff.record.identity import Identities, Memory, Place, place_of, version_of
 from layerdiff.record.keep import NOT_KEPT, Policy
+from layerdiff.record.quiet import quiet
 from layerdiff.record.samples import sample
 from layerdiff.record.sink import Sink, Value
 from layerdiff.record.summary import agrees, summarise
-from layerdiff.record.tensors import Plain, detail_with
+from layerdiff.record.tensors import Plain, detail_with, is_ordinary
 from layerdiff.trace.schema import ABSENT, Statistics, ValueKind, ValueRow
 
 What = tuple[Policy, ValueKind, str | None]
@@ -76,6 +77,16 @@ class Values:
         if part is not None and part.placement is not None:
             return self._placed(value, tensor, part, policy, kind, name, None)
         return value
+
+    def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], What]) -> Value | None:
+        """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain.
+
+        May be called with gradients, autocast and modes on, but for function modes.
+        """
+        if not is_ordinary(tensor):
+            return None
+        with quiet():
+            return self.record(tensor, *what(call, tensor))
 
     def _placed(
         self, value: Value, tensor: Tensor, part: Plain, policy: Policy, kind: ValueKind, name: str | None, spot: Spot | None

@@ -83,10 +83,7 @@ class Versions(Values):
         return value
 
     def value_of(self, tensor: Tensor, call: Any, what: Callable[[Any, Tensor], What]) -> Value | None:
-        """The value of a plain tensor, known or new; `what` says how a new one inside `call` is recorded. None where it is not plain.
-
-        May be called with gradients, autocast and modes on.
-        """
+        """The value of a plain tensor, known or new, as in `Values`."""
         if type(tensor) not in ORDINARY:
             return None
         try:
@@ -96,7 +93,7 @@ class Versions(Values):
             return None
         memory = self._memories.get(storage._cdata)
         known = None if memory is None else memory.places.get(place)
-        if memory is not None and known is not None and known.kept and lies_plainly(tensor):
+        if memory is not None and known is not None and lies_plainly(tensor) and (known.kept or not what(call, tensor)[0].keeps_all):
             if not self._measures:
                 return known
             first, nbytes, sampled = known.run
@@ -123,7 +120,7 @@ class Versions(Values):
     ) -> Value:
         """The value of a tensor at a place of its storage, known or new."""
         known = memory.places.get(place)
-        if known is not None and (known.kept or not policy.bytes_kept or policy.budget is not None):
+        if known is not None and (known.kept or not policy.keeps_all):
             first, nbytes, sampled = known.run
             if sampled == self._sample(memory, storage, first, nbytes):
                 return known
@@ -213,7 +210,7 @@ class Versions(Values):
         last = first + _extent(tensor.shape, tensor.stride()) * itemsize
         if last == first:
             return None if policy is None else self.record(tensor, policy, kind, name)
-        keeps = policy is not None and policy.bytes_kept and policy.budget is None and lies_plainly(tensor)
+        keeps = policy is not None and policy.keeps_all and lies_plainly(tensor)
         touched = [run for run in memory.runs if run.first < last and first < run.first + run.nbytes]
         if not touched:
             return None if policy is None else self.record(tensor, policy, kind, name)

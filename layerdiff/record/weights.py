@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from layerdiff.record.held import HeldWeight
 from layerdiff.record.keep import Policy
 from layerdiff.record.options import Weights as Choice
+from layerdiff.record.quiet import quiet
 from layerdiff.record.sink import Value
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.values import Values
@@ -55,8 +56,9 @@ class Weights:
                 held = known.get(name)
                 if held is not None and held.is_unchanged(tensor, step):
                     yield name, held.value
-                elif self._measures and is_ordinary(tensor) and tensor.device.type == "cpu":
-                    value = self._values.record(tensor, self.policies[ValueKind.PARAMETER], ValueKind.PARAMETER, _qualified(path, name))
+                elif is_ordinary(tensor) and (not self._measures or tensor.device.type == "cpu"):
+                    with quiet():
+                        value = self._values.record(tensor, self.policies[ValueKind.PARAMETER], ValueKind.PARAMETER, _qualified(path, name))
                     known[name] = HeldWeight(tensor, value, step)
                     yield name, value
                 else:
@@ -69,7 +71,9 @@ class Weights:
         trusted = kind is ValueKind.PARAMETER and tensor.device.type != "cpu"
         for part in plain(tensor):
             qualified = _qualified(path, name) + part.suffix
-            yield name + part.suffix, self._values.record(part.tensor, self.policies[kind], kind, qualified, part=part, trusted=trusted)
+            with quiet():
+                value = self._values.record(part.tensor, self.policies[kind], kind, qualified, part=part, trusted=trusted)
+            yield name + part.suffix, value
 
     def record_all(self, root: nn.Module, step: object) -> None:
         """The weights of every module of a root, called or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -311,3 +312,31 @@ with Recorder("t.h5", model, operators=True):
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("operators", [False, True])
+def test_a_function_mode_is_asked_nothing_by_the_recorder(operators: bool, tmp_path: Path) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Listening(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.heard.append(getattr(func, "__name__", str(func)))
+            return func(*args, **(kwargs or {}))
+
+    def heard(recorder: Any) -> list[str]:
+        torch.manual_seed(0)
+        model = SmallResNet().train()
+        x = torch.randn(2, 3, 16, 16)
+        with recorder(model), Listening() as mode:
+            for _ in range(2):
+                model(x).square().sum().backward()
+            torch.ops.aten.add(x, x)
+        return mode.heard
+
+    plain = heard(lambda model: contextlib.nullcontext())
+    assert plain == heard(lambda model: Recorder(tmp_path / "t.h5", model, operators=operators))
+    whole(tmp_path / "t.h5")

@@ -66,7 +66,8 @@ class Identities(Generic[T]):
 
     def prune(self) -> None:
         """Forget storages that were freed."""
-        for address in [address for address, memory in self.by_address.items() if memory.storage.expired()]:
+        expired = UntypedStorage._expired
+        for address in [address for address, memory in self.by_address.items() if expired(memory.storage.cdata)]:
             del self.by_address[address]
 
     def __len__(self) -> int:

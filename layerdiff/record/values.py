@@ -144,10 +144,11 @@ class Values:
             reason = policy.refuse(nbytes)
             value = Value(reason is None, None, None, kind, name)
             self._sink.add_value(value, self._row(tensor, part, kind, name, reason, spot=spot), None, nbytes)
-        elif tensor.device.type == "cpu":
-            value = self._record_on_host(tensor, part, known, policy, kind, name, spot)
         else:
-            value = self._record_on_device(tensor, part, known, policy, kind, name, spot)
+            on_host = tensor.device.type == "cpu" if spot is None else spot[0].device == "cpu"
+            record = self._record_on_host if on_host else self._record_on_device
+            with quiet():
+                value = record(tensor, part, known, policy, kind, name, spot)
         if part is not None and value is not known:
             value.placement = part.placement
         return value

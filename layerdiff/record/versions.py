@@ -20,7 +20,7 @@ from torch import Tensor, UntypedStorage
 from layerdiff.record.fingerprint import octets
 from layerdiff.record.identity import Memory, Place
 from layerdiff.record.keep import Policy
-from layerdiff.record.quiet import is_quiet, quiet
+from layerdiff.record.quiet import quiet
 from layerdiff.record.samples import sample_run
 from layerdiff.record.sink import Patch, Sink, Value
 from layerdiff.record.tensors import ORDINARY, Plain, is_plain, lies_plainly
@@ -101,11 +101,7 @@ class Versions(Values):
                 return known
         if not is_plain(tensor):
             return None
-        memory = memory or self.known.memory(storage)
-        if is_quiet():
-            return self._record_at(tensor, storage, memory, place, *what(call, tensor), None)
-        with quiet():
-            return self._record_at(tensor, storage, memory, place, *what(call, tensor), None)
+        return self._record_at(tensor, storage, memory or self.known.memory(storage), place, *what(call, tensor), None)
 
     def _record_at(
         self,
@@ -340,4 +336,5 @@ def _lying(tensor: Tensor) -> Tensor | None:
         if stride != expected:
             return None
         expected *= size
-    return tensor.detach().as_strided(shape, strides, tensor.storage_offset())
+    with quiet():
+        return tensor.detach().as_strided(shape, strides, tensor.storage_offset())

@@ -94,16 +94,21 @@ class NamedStorages:
 
     def find(self, root: nn.Module) -> None:
         """Add those of a model, as they lie now; forget what was freed."""
+        modules = list(root.named_modules())
+        parameters = [(path, name, tensor) for path, module in modules for name, tensor in module._parameters.items()]
+        buffers = [(path, name, tensor) for path, module in modules for name, tensor in module._buffers.items()]
+        known = self._storages
         found: dict[int, tuple[StorageWeakRef, dict[Any, str], ValueKind]] = {}
-        for kind, named in ((ValueKind.PARAMETER, root.named_parameters()), (ValueKind.BUFFER, root.named_buffers())):
-            for name, tensor in named:
-                if is_ordinary(tensor):
-                    storage = tensor.untyped_storage()
-                    one = found.get(storage._cdata)
-                    if one is None:
-                        one = found[storage._cdata] = StorageWeakRef(storage), {}, kind
-                    one[1].setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), name)
-        self._storages = {address: one for address, one in self._storages.items() if not one[0].expired()} | found
+        for kind, weights in ((ValueKind.PARAMETER, parameters), (ValueKind.BUFFER, buffers)):
+            for path, name, tensor in weights:
+                if tensor is None or not is_ordinary(tensor):
+                    continue
+                storage = tensor.untyped_storage()
+                address = storage._cdata
+                if address not in found:  # one that is known is the same: its reference keeps the address
+                    found[address] = known[address][0] if address in known else StorageWeakRef(storage), {}, kind
+                found[address][1].setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), _qualified(path, name))
+        self._storages = {address: one for address, one in known.items() if not one[0].expired()} | found
 
     def of(self, tensor: Tensor) -> tuple[ValueKind, str | None] | None:
         """The kind of the weight in whose storage a tensor lies, and its name where it is all of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -21,6 +22,7 @@ _ROW: Final = 2048
 _SMALL: Final = 1 << 17
 """Up to here float32 is summed by dot products: one core does it faster than two can be woken."""
 _ONES: Final = torch.ones(_SMALL)
+_ones: Final = lru_cache(maxsize=256)(lambda count: _ONES[:count])
 _LARGE: Final = 1 << 22
 """Parts of a large tensor, so that sums of parts are added in float64."""
 _FAST: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,6 +44,8 @@ def summarise(tensor: Tensor) -> Statistics | None:
         found = _fast_summary(tensor.reshape(-1), count)
         if found is not None:
             return found
+    elif not (tensor.is_floating_point() or tensor.is_complex()) and count <= _CHUNK and str(tensor.dtype) not in _BITS:
+        return _whole_summary(tensor.reshape(-1), count)
     scalars = summarise_on_device(tensor)
     return None if scalars is None else from_scalars(scalars.tolist(), count)
 
@@ -110,10 +114,17 @@ def _fast_summary(flat: Tensor, count: int) -> Statistics | None:
     return Statistics(minimum, maximum, total / count, math.sqrt(squares / count))
 
 
+def _whole_summary(flat: Tensor, count: int) -> Statistics:
+    """Statistics of integers or booleans, all of which are finite: the numbers of `_chunk_scalars` in a tenth of the operators."""
+    x = flat.to(torch.float64)
+    low, high = torch.aminmax(x)
+    return Statistics(low.item(), high.item(), x.sum().item() / count, math.sqrt((x * x).sum().item() / count))
+
+
 def _sums(part: Tensor) -> tuple[float, float]:
     """The sum, and the sum of squares."""
     if part.numel() <= _SMALL and part.dtype is torch.float32:
-        return torch.dot(part, _ONES[: part.numel()]).item(), _squares(part)
+        return torch.dot(part, _ones(part.numel())).item(), _squares(part)
     return part.sum(dtype=torch.float32).item(), _squares(part)
 
 
@@ -123,7 +134,9 @@ def _squares(part: Tensor) -> float:
     if count <= _SMALL and part.dtype is torch.float32:
         return torch.dot(part, part).item()
     whole = count // _ROW * _ROW
-    squares: float = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
+    squares: float = 0.0
+    if whole:
+        squares = _norm(_norm(part[:whole].view(-1, _ROW), dim=1, dtype=torch.float32), dtype=torch.float64).item() ** 2
     if whole < count:
         squares += _norm(part[whole:], dtype=torch.float32).item() ** 2
     return squares

@@ -233,6 +233,15 @@ def test_both_ways_to_statistics_agree(size: int) -> None:
     assert same_bits(summarise(torch.tensor([math.nan])), summarise(torch.tensor([math.nan])))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("size", [1, 5, 1000, (1 << 22) + 17])
+def test_both_ways_to_statistics_of_whole_numbers_are_the_same(dtype: torch.dtype, size: int) -> None:
+    x = torch.randint(-(2**62), 2**62, (size,), generator=torch.Generator().manual_seed(size)).to(dtype)
+    scalars = summarise_on_device(x)
+    assert scalars is not None
+    assert from_scalars(scalars.tolist(), size) == summarise(x)
+
+
 # fingerprints and devices
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,29 +115,20 @@ def padded(fields: Row, columns: int) -> Row:
     return fields + [ABSENT] * (columns - len(fields))
 
 
-def call_line(row: Row) -> str:
-    """A line of the table `calls`; `row` follows `schema.CALLS`."""
-    assert len(row) == len(CALLS)
-    return '["c",' + ",".join(map(str, row)) + "]\n"
+def _format(tag: str, columns: dict[str, np.dtype[Any]]) -> str:
+    """How a line of a table is written, its real numbers as `number` does."""
+    return f'["{tag}",' + ",".join("%s" if dtype.kind == "f" else "%d" for dtype in columns.values()) + "]\n"
 
 
-_VALUE_FORMAT = '["v",' + ",".join("%s" if dtype.kind == "f" else "%d" for dtype in VALUES.values()) + "]\n"
-
-
-def value_line(row: tuple[Any, ...]) -> str:
-    """A line of the table `values`; `row` follows `schema.VALUES`, its real numbers as `number` writes them."""
-    return _VALUE_FORMAT % row
+CALL_LINE: Final = _format("c", CALLS)
+VALUE_LINE: Final = _format("v", VALUES)
+EDGE_LINE: Final = _format("e", EDGES)
+"""Lines of the three tables, to be filled with a row; texts by their numbers."""
 
 
 def number(x: float) -> str:
     """A real number in JSON: with every digit; a string where it is not finite."""
     return repr(float(x)) if isfinite(x) else f'"{float(x)}"'
-
-
-def edge_line(row: Row) -> str:
-    """A line of the table `edges`; `row` follows `schema.EDGES`."""
-    assert len(row) == len(EDGES)
-    return '["e",' + ",".join(map(str, row)) + "]\n"
 
 
 def line(*row: Any) -> str:

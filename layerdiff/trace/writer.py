@@ -75,6 +75,7 @@ class TraceWriter:
         self._file.attrs["complete"] = np.uint8(0)
         self._bytes = ValueBytes(self._file, self._fd, self._line)
         self._texts: dict[str, int] = {}
+        self._shapes: dict[tuple[int, ...], int] = {}
         self._calls = self._values = self._roots = 0
         self._addresses: list[int] = []  # where the bytes of each value are, -1 for none
         self._sizes: list[int] = []
@@ -105,25 +106,8 @@ class TraceWriter:
         call = self._calls
         self._calls += 1
         text = self._text
-        self._append(
-            journal.call_line(
-                [
-                    int(row.kind),
-                    int(CallStatus.UNFINISHED),
-                    row.root,
-                    text(row.module),
-                    text(row.type),
-                    text(row.operator),
-                    row.number,
-                    row.parent,
-                    row.step,
-                    row.occurrence,
-                    ABSENT,
-                    text(row.stack),
-                    text(row.detail),
-                ]
-            )
-        )
+        begun = (row.kind, CallStatus.UNFINISHED, row.root, text(row.module), text(row.type), text(row.operator), row.number)
+        self._append(journal.CALL_LINE % (*begun, row.parent, row.step, row.occurrence, ABSENT, text(row.stack), text(row.detail)))
         return call
 
     def end_call(self, call: int, status: CallStatus, detail: str | None = None) -> None:
@@ -132,7 +116,7 @@ class TraceWriter:
 
     def add_edge(self, call: int, role: Role, position: str, value: int) -> None:
         """That `call` consumed, made or held `value`, and at which position."""
-        self._append(journal.edge_line([call, int(role), self._text(position), value]))
+        self._append(journal.EDGE_LINE % (call, role, self._text(position), value))
 
     def add_value(self, row: ValueRow, data: NDArray[np.uint8] | None) -> int:
         """A value, with its row-major bytes or without. Returns its number: the row in `values`.
@@ -157,31 +141,30 @@ class TraceWriter:
         numbers = _NO_NUMBERS if row.statistics is None else row.statistics
         known = (_STATISTICS if row.statistics is not None else 0) | (_FINGERPRINT if fingerprint is not None else 0)
         self._append(
-            journal.value_line(
-                (
-                    row.kind,
-                    text(row.name),
-                    text(row.dtype),
-                    text(row.device),
-                    text(_dimensions(row.shape)),
-                    ABSENT if row.strides is None else text(_dimensions(row.strides)),
-                    row.base,
-                    text(row.view),
-                    row.version,
-                    place.storage,
-                    place.container,
-                    place.offset,
-                    nbytes,
-                    text(row.reason),
-                    known,
-                    *map(journal.number, numbers[:4]),
-                    *numbers[4:],
-                    *((0, 0) if fingerprint is None else fingerprint),
-                    text(row.placement),
-                    text(row.detail),
-                    row.memory,
-                    row.memory_offset,
-                )
+            journal.VALUE_LINE
+            % (
+                row.kind,
+                text(row.name),
+                text(row.dtype),
+                text(row.device),
+                self._dimensions(row.shape),
+                ABSENT if row.strides is None else self._dimensions(row.strides),
+                row.base,
+                text(row.view),
+                row.version,
+                place.storage,
+                place.container,
+                place.offset,
+                nbytes,
+                text(row.reason),
+                known,
+                *map(journal.number, numbers[:4]),
+                *numbers[4:],
+                *((0, 0) if fingerprint is None else fingerprint),
+                text(row.placement),
+                text(row.detail),
+                row.memory,
+                row.memory_offset,
             )
         )
         self._values_since_flush += 1
@@ -254,6 +237,13 @@ class TraceWriter:
             self._line("t", text)
         return found
 
+    def _dimensions(self, numbers: tuple[int, ...]) -> int:
+        """The text of a shape or of strides."""
+        found = self._shapes.get(numbers)
+        if found is None:
+            found = self._shapes[numbers] = self._text("[" + ",".join(map(str, numbers)) + "]")
+        return found
+
     # the end
 
     def close(self, *, reason: str | None = None) -> Path:
@@ -323,7 +313,3 @@ class TraceWriter:
         for fd in (self._fd, self._journal):
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-def _dimensions(numbers: tuple[int, ...]) -> str:
-    return "[" + ",".join(map(str, numbers)) + "]"

@@ -26,6 +26,7 @@ WORD_SEEDS: Final = (0x243F6A8885A308D3, 0x13198A2E03707344)
 BLOCK_SEEDS: Final = (0xA4093822299F31D0, 0x082EFA98EC4E6C89)
 _MASK: Final = (1 << 64) - 1
 _GROUP_BLOCKS: Final = 4096
+_FEW_WORDS: Final = 4096
 
 
 def splitmix64(seed: int, first: int, count: int) -> NDArray[np.uint64]:
@@ -53,35 +54,26 @@ def block_weights(half: int, group: int) -> NDArray[np.int64]:
     return weights
 
 
-def combine(half: int, first: int, sums: NDArray[np.int64]) -> int:
-    """The part of H_h that the blocks from `first` on make, given their inner sums (int64)."""
-    total = 0
-    while sums.size:
-        group, start = divmod(first, _GROUP_BLOCKS)
-        part = sums[: _GROUP_BLOCKS - start]
-        total += int(np.einsum("i,i->", part, block_weights(half, group)[start : start + part.size]))
-        first += part.size
-        sums = sums[part.size :]
-    return total & _MASK
-
-
 def fingerprint(data: NDArray[Any]) -> tuple[int, int]:
     """The fingerprint (high, low) of the bytes of `data`, a C-contiguous array of any dtype."""
     octets = data.reshape(-1).view(np.uint8)
-    whole = octets.size // 4
-    words = octets[: 4 * whole].view("<i4")
-    blocks = words[: whole // BLOCK_WORDS * BLOCK_WORDS].reshape(-1, BLOCK_WORDS)
-    tail = words[blocks.size :]
-    if octets.size % 4:
-        last = np.zeros(4, np.uint8)
-        last[: octets.size % 4] = octets[4 * whole :]
-        tail = np.concatenate([tail, last.view("<i4")])
-    halves = []
-    for half in (0, 1):
-        weights = word_weights(half)
-        total = combine(half, 0, np.einsum("bi,i->b", blocks, weights)) if blocks.size else 0
-        if tail.size:
-            inner = np.einsum("i,i->", tail, weights[: tail.size])
-            total += combine(half, len(blocks), np.array([inner], np.int64))
-        halves.append(total & _MASK)
-    return halves[0], halves[1]
+    whole = octets.size // 4 * 4
+    words = octets[:whole].view("<i4")
+    high = low = 0
+    for block, start in enumerate(range(0, words.size, BLOCK_WORDS)):  # one at a time, while it is in the cache
+        wide = words[start : start + BLOCK_WORDS].astype(np.int64)
+        group, index = divmod(block, _GROUP_BLOCKS)
+        high += _inner(wide, word_weights(0)[: wide.size]) * int(block_weights(0, group)[index])
+        low += _inner(wide, word_weights(1)[: wide.size]) * int(block_weights(1, group)[index])
+    if whole < octets.size:
+        word = int.from_bytes(octets[whole:].tobytes(), "little")
+        block, index = divmod(words.size, BLOCK_WORDS)
+        group, place = divmod(block, _GROUP_BLOCKS)
+        high += word * int(word_weights(0)[index]) * int(block_weights(0, group)[place])
+        low += word * int(word_weights(1)[index]) * int(block_weights(1, group)[place])
+    return high & _MASK, low & _MASK
+
+
+def _inner(words: NDArray[np.int64], weights: NDArray[np.int64]) -> int:
+    """Their inner product, mod 2^64: einsum takes two thirds of the time of dot for a block, and three times as long for a few words."""
+    return int(np.dot(words, weights) if words.size < _FEW_WORDS else np.einsum("i,i->", words, weights))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from ctypes import c_char
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, UntypedStorage
 
+from layerdiff.record.host_memory import read
 from layerdiff.record.quiet import quiet
 
 _BYTES: Final = 64
@@ -39,15 +38,8 @@ def sample_run(storage: UntypedStorage, on_host: bool, first: int, nbytes: int) 
         return torch.cat([octets[:size], octets[middle : middle + size], octets[nbytes - size :]]).cpu().numpy().tobytes()
 
 
-_memory: Any = (c_char * sys.maxsize).from_address(0)
-"""All of the process's memory. A slice of it is a copy, made in a fifth of the time of `ctypes.string_at`."""
-
-
 def _read(address: int, nbytes: int) -> bytes:
-    end = address + nbytes
     if nbytes <= 3 * _BYTES:
-        some: bytes = _memory[address:end]
-    else:
-        middle = address + (nbytes - _BYTES) // 2
-        some = _memory[address : address + _BYTES] + _memory[middle : middle + _BYTES] + _memory[end - _BYTES : end]
-    return some
+        return read(address, nbytes)
+    middle = address + (nbytes - _BYTES) // 2
+    return read(address, _BYTES) + read(middle, _BYTES) + read(address + nbytes - _BYTES, _BYTES)

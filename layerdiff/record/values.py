@@ -20,6 +20,7 @@ from torch import Tensor
 
 from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_host, octets, roundings
+from layerdiff.record.host_memory import read
 from layerdiff.record.identity import Identities, Memory, Place, place_of, version_of
 from layerdiff.record.keep import NOT_KEPT, Policy
 from layerdiff.record.quiet import quiet
@@ -180,9 +181,15 @@ class Values:
             row = row._replace(detail=detail_with(row.detail, {"rounded": roundings(flat)}))
         data = None
         if reason is None:
-            data = octets(flat if flat.data_ptr() != tensor.data_ptr() else flat.clone()).numpy()
+            address = flat.data_ptr()
+            if address != tensor.data_ptr():  # a copy already
+                data = octets(flat).numpy()
+            elif nbytes and not address:  # torch makes them only when they are copied
+                data = octets(flat.clone()).numpy()
+            else:
+                data = np.frombuffer(read(address, nbytes), np.uint8)
         value = Value(reason is None, statistics, fingerprint, kind, name)
-        if fingerprint is None:
+        if fingerprint is None and spot is None:
             value.sampled = sample(flat)
         if must_compare and known is not None:
             self._sink.add_pending(value, _Compared(known, row, data, 0 if data is None else nbytes))

@@ -173,7 +173,7 @@ class Versions(Values):
         elif self._fingerprints or tensor.numel() * tensor.dtype.itemsize != nbytes or _lying(tensor) is None:
             return None
         value = Value(False, whole.statistics, fingerprint, kind, name)
-        value.run, value.sampled = whole.run, whole.sampled
+        value.run = whole.run
         reason = policy.refuse(nbytes)
         self._sink.add_value(value, self._row_at(spot, kind, name, reason, whole.statistics, fingerprint), None, nbytes)
         return value

@@ -92,12 +92,9 @@ class Versions(Values):
         except (RuntimeError, NotImplementedError):  # a sparse tensor, a nested one
             return None
         memory = self._memories.get(storage._cdata)
-        known = None if memory is None else memory.places.get(place)
-        if memory is not None and known is not None and lies_plainly(tensor) and (known.kept or not what(call, tensor)[0].keeps_all):
-            if not self._measures:
-                return known
+        if memory is not None and (known := memory.places.get(place)) is not None and lies_plainly(tensor):
             first, nbytes, sampled = known.run
-            if sampled == sample_run(storage, memory.device == "cpu", first, nbytes):
+            if (known.kept or not what(call, tensor)[0].keeps_all) and sampled == self._sample(memory, storage, first, nbytes):
                 return known
         if not is_plain(tensor):
             return None

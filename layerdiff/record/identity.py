@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 T = TypeVar("T")
 Place = tuple[Any, ...]
-_PRUNE_ABOVE: Final = 4096
+_PRUNE_ABOVE: Final = 64
 
 
 def version_of(tensor: Tensor) -> int | None:
@@ -51,13 +51,15 @@ class Identities(Generic[T]):
         """By the address of the storage, `_cdata`."""
         self._devices: dict[device, str] = {}
         self._count = 0
+        self._limit = _PRUNE_ABOVE
 
     def memory(self, storage: UntypedStorage) -> Memory[T]:
         """What is known of a storage."""
         found = self.by_address.get(storage._cdata)
         if found is None:
-            if len(self.by_address) > _PRUNE_ABOVE:
+            if len(self.by_address) > self._limit:
                 self.prune()
+                self._limit = max(_PRUNE_ABOVE, 2 * len(self.by_address))
             where = storage.device
             text = self._devices.get(where) or self._devices.setdefault(where, str(where))
             found = self.by_address[storage._cdata] = Memory(StorageWeakRef(storage), self._count, text)

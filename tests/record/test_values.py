@@ -306,6 +306,27 @@ def test_an_address_used_again_is_another_identity() -> None:
     assert len(known) == 0
 
 
+def test_storages_that_live_are_looked_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Identities[str] = Identities()
+    looked_at = 0
+    prune = known.prune
+
+    def counted() -> None:
+        nonlocal looked_at
+        looked_at += len(known)
+        prune()
+
+    monkeypatch.setattr(known, "prune", counted)
+    living = [torch.empty(1) for _ in range(6000)]
+    for x in living:
+        known.memory(x.untyped_storage())
+    assert 6000 == len(known)
+    assert looked_at < 2 * 6000
+    for _ in range(6000):
+        known.memory(torch.empty(1).untyped_storage())
+    assert len(known) < 3 * 6000
+
+
 def test_nobody_notices_what_the_recorder_computes() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -195,15 +195,24 @@ class Calls:
             tensors, call.arguments, opaque = picture_arguments(args, kwargs, call.opaque)
             call.opaque = call.opaque | {id(thing) for thing in opaque}
         row = CallRow(CallKind.MODULE, site.path, site.type, None, 0, root.index, call.parent, call.step, occurrence)
-        call.number = call.parent = self.count
-        self.count += 1
+        waits = self.writing.active  # for memory that is being written: edges are added to this call later on
+        if waits:
+            self._begin_row(call, row, [])
         step = (root.index, call.step)
         if begins_step:
             self._begin_step(call, step)
         edges = self._edges(call, Role.INPUT, tensors)
         for name, value in self._weights.of(call.module, site.path, site.weights, step):
             edges.append((Role.WEIGHT, name, value))
-        sink.begin_call(call.number, row, edges)
+        if waits:
+            sink.add_edges(call.number, edges)
+        else:  # numbered last: a call of somebody's tensor subclass that was made meanwhile is a row before it
+            self._begin_row(call, row, edges)
+
+    def _begin_row(self, call: Call, row: CallRow, edges: list[Edge]) -> None:
+        call.number = call.parent = self.count
+        self.count += 1
+        self._sink.begin_call(call.number, row, edges)
 
     def _begin_step(self, call: Call, step: tuple[int, int]) -> None:
         if self._options.operators is not None:

@@ -69,11 +69,13 @@ class Weights:
 
     def _record(self, tensor: Tensor, kind: ValueKind, path: str, name: str) -> Iterator[tuple[str, Value]]:
         trusted = kind is ValueKind.PARAMETER and tensor.device.type != "cpu"
-        for part in plain(tensor):
-            qualified = _qualified(path, name) + part.suffix
-            with quiet():
-                value = self._values.record(part.tensor, self.policies[kind], kind, qualified, part=part, trusted=trusted)
-            yield name + part.suffix, value
+        record, policy, qualified = self._values.record, self.policies[kind], _qualified(path, name)
+        with quiet():  # a part of a distributed tensor is made by an operator
+            found = [
+                (name + part.suffix, record(part.tensor, policy, kind, qualified + part.suffix, part=part, trusted=trusted))
+                for part in plain(tensor)
+            ]
+        yield from found
 
     def record_all(self, root: nn.Module, step: object) -> None:
         """The weights of every module of a root, called or not."""

@@ -255,8 +255,7 @@ def test_requests_of_several_lengths_in_a_row_are_those_of_a_padded_batch(tmp_pa
         ("epsilon", "post_attention_layernorm/aten.add*"),
     ],
 )
-@pytest.mark.parametrize("layer", range(LAYERS))
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize(("side", "layer"), [("right", 0), ("right", 1), ("left", 1)])
 def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, side: str, fault: str, place: str, layer: int) -> None:
     """Padded to the left, the model counts positions from the padding, and the tables that the engine looks up are none of its own."""
     dtype = torch.bfloat16 if layer else torch.float32

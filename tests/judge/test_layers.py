@@ -79,8 +79,9 @@ def other_gates(rows: Tensor) -> Tensor:
     return torch.cat([forget, enter, *rest])
 
 
-@pytest.mark.parametrize(("dtype", "seed"), [(torch.float32, 0), (torch.bfloat16, 1)], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("way", ["fused", "operators"])
+@pytest.mark.parametrize(
+    ("way", "dtype", "seed"), [("fused", torch.float32, 0), ("operators", torch.bfloat16, 1)], ids=["fused-fp32", "operators-bf16"]
+)
 @pytest.mark.parametrize(
     ("weight", "change", "place"),
     [

@@ -201,8 +201,7 @@ COUNT = {
 }
 
 
-@pytest.mark.parametrize("operators", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("operators", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
 @pytest.mark.parametrize("name", COUNT)
 def test_rows_that_something_depends_on_are_weights(name: str, dtype: torch.dtype, operators: bool, tmp_path: Path) -> None:
     case = COUNT[name]
@@ -250,8 +249,7 @@ def epsilon(model: Model) -> None:
 FAULTS = {"one_token": (one_token, "tokens"), "bias": (bias, "head"), "epsilon": (epsilon, "norm")}
 
 
-@pytest.mark.parametrize("operators", [False, True])
-@pytest.mark.parametrize("name", ["cut", "hidden", "lowest"])
+@pytest.mark.parametrize(("operators", "name"), [(False, "cut"), (True, "hidden"), (True, "lowest")])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found_beside(fault: str, name: str, operators: bool, tmp_path: Path) -> None:
     case, (change, site) = HARMLESS[name], FAULTS[fault]

@@ -88,7 +88,7 @@ def _parts(whole: tuple[int, ...], part: tuple[int, ...]) -> Iterator[tuple[slic
 
 
 def _castable(stored: Dtype, wanted: Dtype) -> bool:
-    return stored == wanted or (stored.kind == "float" and wanted.name in ("float64", "float32", "float16", "bfloat16"))
+    return stored == wanted or (stored.kind == "float" and wanted.encodes)
 
 
 def _as(entry: Entry, dtype: Dtype) -> Bits:
@@ -96,10 +96,4 @@ def _as(entry: Entry, dtype: Dtype) -> Bits:
     bits = entry.read()
     if entry.dtype == dtype:
         return bits
-    with np.errstate(over="ignore", invalid="ignore"):
-        numbers = entry.dtype.decode(bits)
-        if dtype.raw.kind == "f":
-            return np.asarray(numbers.astype(dtype.raw))
-        words = numbers.astype(np.float32).view(np.uint32)
-        rounded = (words + np.uint32(0x7FFF) + ((words >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        return np.asarray(np.where(np.isnan(numbers), np.uint32(0x7FC0), rounded).astype(dtype.raw))
+    return dtype.encode(entry.dtype.decode(bits))

@@ -65,6 +65,20 @@ class Dtype:
         looked_up: NDArray[Any] = _table(self)[raw]
         return looked_up
 
+    @property
+    def encodes(self) -> bool:
+        """Whether `encode` knows this type."""
+        return self.kind == "float" and (self.native or self.name == "bfloat16")
+
+    def encode(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """The bits of numbers, rounded to nearest with ties to even, beyond the range to infinity: as torch casts floats."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.raw.kind == "f":
+                return np.asarray(numbers.astype(self.raw))
+            words = numbers.astype(np.float32).view(np.uint32)
+        rounded = (words + np.uint32(0x7FFF) + ((words >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return np.asarray(np.where(np.isnan(numbers), np.uint32(0x7FC0), rounded).astype(self.raw))
+
 
 @cache
 def _table(dtype: Dtype) -> NDArray[np.float32]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.trace.altered import Altered
-from layerdiff.trace.dtypes import Dtype
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Statistics
 
@@ -52,18 +51,3 @@ class Refilled(Altered):
 
     def _is_seen_of(self, value: int) -> bool:
         return int(self.values.base[value]) in self._fillings
-
-
-def can_encode(dtype: Dtype | None) -> bool:
-    """Whether `encoded` knows a dtype."""
-    return dtype is not None and dtype.kind == "float" and (dtype.native or dtype.name == "bfloat16")
-
-
-def encoded(numbers: Array, dtype: Dtype) -> Array:
-    """Numbers as the bits of a float, rounded to nearest."""
-    if dtype.native:
-        with np.errstate(over="ignore"):
-            return np.asarray(numbers.astype(dtype.raw))
-    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.asarray(np.where(np.isnan(numbers), np.uint32(0x7FC0), rounded).astype(dtype.raw))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.trace.altered import Altered
+from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Storage, ValueKind
 
@@ -87,10 +88,8 @@ class Reordered(Altered):
 
 def _roots(file: TraceFile) -> NDArray[np.int64]:
     """By value the root call in which it was first seen, or before which it was made; the last one of what was made after all."""
-    top, parents = np.arange(len(file.calls)), np.asarray(file.calls.parent)
+    top, parents = outermost(file.calls.parent), np.asarray(file.calls.parent)
     roots = np.flatnonzero((parents < 0) & (np.asarray(file.calls.kind) == CallKind.MODULE))
-    while np.any(inside := parents[top] >= 0):
-        top[inside] = parents[top[inside]]
     first = np.full(len(file.values), len(top) - 1, np.int64)
     np.minimum.at(first, np.asarray(file.edges.value), np.asarray(file.edges.call))
     return roots[np.minimum(np.searchsorted(roots, top[first]), len(roots) - 1)]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from captures.llama import RMSNorm
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
-from tests.programs import MLP, Record, seeded
+from tests.programs import MLP, Record, random, seeded
 
 IDS = torch.arange(12).reshape(2, 6) % 31
 STEPS = [(IDS,), (IDS[:, :1] + 3,), (IDS[:, 1:2] + 5,)]
@@ -100,3 +100,24 @@ def test_a_fault_around_is_found_beside(write: Record, dtype: torch.dtype) -> No
     """What both reach is not told apart, and the factor stays among the origins."""
     found = origins(compared(write, dtype, Model(4.0, 1.0), Model(1.0, 4.0, bias_inside=False, bias=1.1)))
     assert any(site.startswith(("/aten.add", "/aten.mul.Tensor#1", "offset")) for site in found)
+
+
+class Small(nn.Module):
+    """Two numbers of which little follows, on both sides of a border."""
+
+    def __init__(self, epsilon: float, factor: float) -> None:
+        super().__init__()
+        self.norm, self.out, self.factor = RMSNorm(16, epsilon), nn.Linear(16, 16), factor
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.out(self.norm(x * 30) * self.factor)
+        self.kept.append(y)
+        return torch.cat(self.kept, 1)
+
+
+def test_what_is_small_on_both_sides_is_not_taken_for_one_work(write: Record) -> None:
+    steps = [(random(2, 4, 16, seed=step),) for step in range(3)]
+    reference = write(seeded(Small(1e-6, 0.75)), steps=steps)
+    comparison = compare_traces(reference, write(seeded(Small(1e-5, 0.75 + 2.0**-23)), steps=steps))
+    assert {"norm/aten.add.Tensor#0", "/aten.mul.Tensor#1"} == origins(comparison)

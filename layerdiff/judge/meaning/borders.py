@@ -10,19 +10,19 @@ from dataclasses import replace
 from typing import Final
 
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning.decisions import with_decisions
 from layerdiff.judge.meaning.homes import Homes, is_meaning
+from layerdiff.judge.meaning.parting import cuts_of, figures
 from layerdiff.judge.meaning.reach import cone, reaching
+from layerdiff.judge.meaning.suspects import nearly
 from layerdiff.judge.programs.bodies import Body, Pair, body_of
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.leaving import left_behind
 from layerdiff.judge.programs.running import Programs
-from layerdiff.judge.programs.setting import BELOW_ROUNDING, BodyVerdict, Cut, Setting
+from layerdiff.judge.programs.setting import Setting
 from layerdiff.judge.programs.states import with_states
 from layerdiff.judge.tables import Verdict
-from layerdiff.measure.rows import row_difference
 from layerdiff.replay.refusal import CannotReplay
 
 _MOST: Final = 8
@@ -62,7 +62,8 @@ class Borders:
         """The findings of a body and of children that reach only cuts where the programs meet once these are taken as one."""
         try:
             wider = body_of(self._runs, body.calls, self._pairs, body.forms, inside)
-            reach = self._reach(with_states(self._runs, [wider], self._calls)[0])
+            figure = min(local.measured for pair in (body.calls, *inside) for local in blamed[pair])
+            reach = self._reach(with_states(self._runs, [wider], self._calls)[0], nearly(figure))
         except CannotReplay:
             return []
         apart = [calls for calls, met in reach if not met]
@@ -82,25 +83,21 @@ class Borders:
         reference, target = (run.walk(call, set()) for run, call in zip(self._runs, pair, strict=True))
         return [*((call, -1) for call in reference), *((-1, call) for call in target)]
 
-    def _reach(self, wider: Body) -> list[tuple[set[tuple[int, int]], bool]]:
-        """For each cut the calls of both sides that reach it, by side and call, and whether the programs meet there, to below rounding.
+    def _reach(self, wider: Body, near: float) -> list[tuple[set[tuple[int, int]], bool]]:
+        """For each cut the calls of both sides that reach it, by side and call, and whether the programs meet there, to within `near`.
 
         What is left in memory for others is a cut at which nobody knows. Raises CannotReplay.
         """
         aligned = align_calls(self._runs, wider)
         incoming = Incoming(self._runs, wider, self._constants, self._calls, aligned, self._setting.contents)
         programs = Programs(self._runs, wider, incoming, aligned, self._setting.contents)
-        theirs = programs.run("target")
-        ours, _ = with_decisions(self._setting, programs, theirs, BodyVerdict())
-        for _, reason in (*ours.opaque, *theirs.opaque):
-            raise CannotReplay(reason)
-        cuts: list[Cut] = [(wider.calls, at) for at, _ in wider.interface.outputs]
-        cuts += [(pair, at) for pair, handed in wider.children.items() for at, _ in handed.inputs]
-        found: list[tuple[set[tuple[int, int]], bool]] = []
-        for cut in cuts:
-            (r, t), at = cut
-            beside = self._setting.beside(wider.forms, ours.cuts[r, at], theirs.cuts[t, at])
-            own = {(side, call) for side, name in enumerate(("reference", "target")) for call in cone(programs, name, cut)}
-            found.append((own, beside is not None and row_difference(*beside).figure <= BELOW_ROUNDING))
+        apart = figures(self._setting, programs, cuts_of(wider))
+        if apart is None:
+            raise CannotReplay("a call of it cannot be run")
+        sides = ("reference", "target")
+        found = [
+            ({(side, call) for side, name in enumerate(sides) for call in cone(programs, name, cut)}, figure <= near)
+            for cut, figure in apart.items()
+        ]
         left = enumerate(zip(self._runs, wider.items, left_behind(self._runs, wider), strict=True))
         return [*found, ({(side, call) for side, one in left for call in reaching(*one)}, False)]

@@ -18,6 +18,7 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
 from layerdiff.judge.meaning.handed import name_wiring
 from layerdiff.judge.meaning.naming import changed_call, name_call, other_draws
+from layerdiff.judge.meaning.parting import cuts_met, cuts_of, figure_at, worst_cut
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.meaning.suspects import nearly
@@ -49,7 +50,7 @@ decoding with static, dynamic, paged and ring caches in fp32 and bf16: up to 2.0
 def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring, aligned: Mapping[int, int]) -> BodyVerdict:
     """The local findings of one body. Raises CannotReplay where what is needed was not recorded."""
     said = BodyVerdict()
-    cuts = _cuts(body)
+    cuts = cuts_of(body)
     differing = [cut for cut in cuts if not wiring.same(*cut)]
     said.compared, said.same = len(cuts), len(cuts) - len(differing)
     coarse = coarser_calls(setting, body, aligned)
@@ -73,20 +74,6 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     return said
 
 
-def parting(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring, aligned: Mapping[int, int]) -> dict[Cut, float]:
-    """How far the two programs of a body part, at the cuts where they do. Raises CannotReplay where a call cannot be run."""
-    differing = [cut for cut in _cuts(body) if not wiring.same(*cut)]
-    if not differing:
-        return {}
-    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
-    theirs = programs.run("target")
-    ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())
-    for _, reason in (*theirs.opaque, *ours.opaque):
-        raise CannotReplay(reason)
-    figures = {cut: _figure(_worst_cut(setting, programs, ours, theirs, [cut])) for cut in differing}
-    return {cut: figure for cut, figure in figures.items() if figure > NOTHING}
-
-
 def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, aligned: Mapping[int, int]) -> list[Local]:
     """What arithmetic says of a body whose program is another function for folded weights alone: its own is right there."""
     said = BodyVerdict()
@@ -94,15 +81,10 @@ def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, al
     try:
         theirs = programs.run("target")
         coarse = coarser_calls(setting, body, aligned)
-        find_precision(setting, programs, theirs, theirs, frozenset(), coarse, _cuts(body), set(), said, folded=True)
+        find_precision(setting, programs, theirs, theirs, frozenset(), coarse, cuts_of(body), set(), said, folded=True)
     except CannotReplay:
         return []
     return said.findings
-
-
-def _cuts(body: Body) -> list[Cut]:
-    found = [(pair, position) for pair, interface in body.children.items() for position, _ in interface.inputs]
-    return found + [(body.calls, position) for position, _ in body.interface.outputs]
 
 
 def _faults(
@@ -121,7 +103,7 @@ def _faults(
     named: set[tuple[int, int]] = set()
     watched: Ran | None = None
     for _ in range(_MOST_FAULTS):
-        worst = _worst_cut(setting, programs, ours, theirs, differing)
+        worst = worst_cut(setting, programs, ours, theirs, differing)
         if worst is None:
             break
         cut, difference = worst
@@ -145,9 +127,9 @@ def _faults(
             continue
 
         def off(ran: Ran, ours: Ran = ours, cut: Cut = cut) -> float:
-            return _figure(_worst_cut(setting, programs, ours, ran, [cut]))
+            return figure_at(setting, programs, ours, ran, [cut])
 
-        met = _met(setting, programs, ours, theirs, differing, nearly(difference.figure))
+        met = cuts_met(setting, programs, ours, theirs, differing, nearly(difference.figure))
         place = name_call(programs, wiring, ours, watched, cut, difference.figure, off, met, passed) or name_wiring(programs, cut)
         wired = place is not None and min(place[0]) >= 0 and setting.runs.reference.is_module(place[0][0])
         if place is None or (named and ("handed_to" in place[2] or (wired and place[0] in named))):
@@ -202,8 +184,8 @@ def _going_on(
         after = programs.run("reference", kept=kept, taken=taken)
     except CannotReplay:  # what the target made there does not fit
         return None
-    met = _met(setting, programs, ours, theirs, cuts)
-    return after if _worst_cut(setting, programs, after, theirs, met) is None else None
+    met = cuts_met(setting, programs, ours, theirs, cuts)
+    return after if worst_cut(setting, programs, after, theirs, met) is None else None
 
 
 def _fits(ours: Ran, theirs: Ran, calls: tuple[int, int]) -> bool:
@@ -243,7 +225,7 @@ def _passed_over(
             ran = programs.run("target", redone={**passed, **ways}) if len(ways) == len(calls) else None
         except CannotReplay:
             ran = None
-        off = np.inf if ran is None else _figure(_worst_cut(setting, programs, ours, ran, cuts))
+        off = np.inf if ran is None else figure_at(setting, programs, ours, ran, cuts)
         if ran is not None and off < min(_NEARER * figure, np.inf if found is None else found.off):
             found = _Over({**passed, **ways}, ran, off)
     return found
@@ -259,30 +241,6 @@ def _handing_on(run: Recorded, call: int) -> Redone | None:
         if run.file.shape(value) == shape and "float" in run.file.dtype_name(value):
             return lambda given, _: {"out": operands_by_position(operation, given)[position]}
     return None
-
-
-def _figure(worst: tuple[Cut, RowDifference] | None) -> float:
-    return 0.0 if worst is None else worst[1].figure
-
-
-def _met(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut], near: float = NOTHING) -> list[Cut]:
-    return [cut for cut in cuts if _figure(_worst_cut(setting, programs, ours, theirs, [cut])) <= near]
-
-
-def _worst_cut(setting: Setting, programs: Programs, ours: Ran, theirs: Ran, cuts: list[Cut]) -> tuple[Cut, RowDifference] | None:
-    found: tuple[Cut, RowDifference] | None = None
-    for cut in cuts:
-        (r, t), position = cut
-        one, other = ours.cuts.get((r, position)), theirs.cuts.get((t, position))
-        if one is None or other is None:
-            continue
-        beside = setting.beside(programs.body.forms, one, other)
-        if beside is None:
-            continue
-        difference = row_difference(*beside)
-        if difference.figure > NOTHING and (found is None or difference.figure > found[1].figure):
-            found = cut, difference
-    return found
 
 
 def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, hidden: list[Cut], kept: frozenset[int]) -> list[Local]:

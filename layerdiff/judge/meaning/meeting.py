@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 
 from layerdiff.align.beside import Forms
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning.decisions import with_decisions
+from layerdiff.judge.meaning.parting import cuts_of, figures
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.leaving import leaves_state
 from layerdiff.judge.programs.running import Programs
-from layerdiff.judge.programs.setting import NOTHING, BodyVerdict, Setting
+from layerdiff.judge.programs.setting import NOTHING, Setting
 from layerdiff.judge.tables import Verdict
-from layerdiff.measure.rows import row_difference
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -119,13 +118,5 @@ class Meeting:
         inside = set(whole.items.reference)
         aligned = {one: other for one, other in calls.items() if one in inside}
         incoming = Incoming(self._runs, whole, self._constants, calls, aligned, self._contents)
-        programs = Programs(self._runs, whole, incoming, aligned, self._contents)
-        theirs = programs.run("target")
-        ours, _ = with_decisions(setting, programs, theirs, BodyVerdict())  # a choice of its own does not meet
-        if ours.opaque or theirs.opaque or not ours.cuts:
-            return False
-        cuts = [(whole.calls, at) for at, _ in whole.interface.outputs]
-        cuts += [(pair, at) for pair, handed in whole.children.items() for at, _ in handed.inputs]
-        made = [(ours.cuts[r, at], theirs.cuts[t, at]) for (r, t), at in cuts]
-        beside = [setting.beside(whole.forms, one, other) for one, other in made]
-        return all(both is not None and row_difference(*both).figure <= NOTHING for both in beside)
+        found = figures(setting, Programs(self._runs, whole, incoming, aligned, self._contents), cuts_of(whole))
+        return found is not None and bool(found) and all(figure <= NOTHING for figure in found.values())

@@ -65,11 +65,6 @@ def cone(programs: Programs, side: str, cut: Cut, held: Set[int] = frozenset(), 
     return reaching(run, items[:stop], needed, held, read)
 
 
-def cone_of_call(run: Recorded, items: Sequence[int], call: int) -> set[int]:
-    """The operator calls among `items` whose results reach a call."""
-    return reaching(run, items[: items.index(call)], _given(run, call))
-
-
 def reaching(
     run: Recorded, items: Sequence[int], places: Iterable[Place], held: Set[int] = frozenset(), read: Set[Read] = frozenset()
 ) -> set[int]:

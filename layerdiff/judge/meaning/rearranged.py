@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from layerdiff.judge.meaning.constants import shown_in
-from layerdiff.judge.meaning.judging import parting
+from layerdiff.judge.meaning.parting import cuts_of, figures
 from layerdiff.judge.programs.bodies import Body, Pair, bodies, body_of
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
-from layerdiff.judge.programs.setting import Cut, Setting
+from layerdiff.judge.programs.running import Programs
+from layerdiff.judge.programs.setting import NOTHING, Cut, Setting
 from layerdiff.judge.programs.wiring import Wiring
 from layerdiff.replay.refusal import CannotReplay
 
@@ -66,7 +67,11 @@ class Rearranged:
         """How far the two programs of a body part, at the cuts where they do; None where a call cannot be run."""
         aligned = align_calls(self._runs, body)
         incoming = Incoming(self._runs, body, self._constants, {}, aligned, self._setting.contents)
+        wiring = Wiring(self._runs, body, incoming)
+        differing = [cut for cut in cuts_of(body) if not wiring.same(*cut)]
+        programs = Programs(self._runs, body, incoming, aligned, self._setting.contents)
         try:
-            return parting(self._setting, body, incoming, Wiring(self._runs, body, incoming), aligned)
+            found = figures(self._setting, programs, differing) if differing else {}
         except CannotReplay:
             return None
+        return None if found is None else {cut: figure for cut, figure in found.items() if figure > NOTHING}

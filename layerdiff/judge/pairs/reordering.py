@@ -15,6 +15,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Texts
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.reordered import Reordered, Requests
 from layerdiff.trace.schema import CallKind, Role
@@ -83,9 +84,7 @@ def _handed(pairs: Columns, sites: Columns, numbers: tuple[int, int], of: Mappin
     files = np.stack([sites["reference_file"], sites["target_file"]], axis=1)
     rows = (sites["kind"] == CallKind.MODULE) & (files == numbers).all(axis=1)
     parents, calls = np.asarray(sites["parent"]), np.asarray(sites["reference_call"])
-    top = np.arange(len(parents))
-    while np.any(inside := parents[top] >= 0):
-        top[inside] = parents[top[inside]]
+    top = outermost(parents)
     returned = (parents[pairs["site"]] < 0) & (pairs["role"] == Role.OUTPUT)
     chosen = np.flatnonzero(rows[pairs["site"]] & (pairs["role"] != Role.WEIGHT))
     seen: set[Both[int]] = set()

@@ -22,8 +22,9 @@ from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.tables import Texts
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.refilled import Filling, Refilled, can_encode, encoded
+from layerdiff.trace.refilled import Filling, Refilled
 from layerdiff.trace.schema import CallKind, Role
 
 Array = NDArray[Any]
@@ -163,11 +164,7 @@ class _Looking:
     @cached_property
     def _root(self) -> NDArray[np.intp]:
         """By pair the row of the root."""
-        parents = np.asarray(self._sites["parent"])
-        top = np.arange(len(parents))
-        while np.any(inside := parents[top] >= 0):
-            top[inside] = parents[top[inside]]
-        return np.asarray(top[self._row])
+        return np.asarray(outermost(self._sites["parent"])[self._row])
 
     def _places(self, logits: int, pair: int, size: int) -> int | None:
         """How many of the first places of logits a value has, bit for bit; None where it is another thing."""
@@ -212,7 +209,7 @@ class _Looking:
         """What the target has at the end of a value; None where it cannot stand in the reference's place."""
         (file, value), *_ = self._parts("reference", pair)
         dtype, at = file.dtype(value), dim % len(file.shape(value))
-        if dtype is None or not can_encode(dtype):
+        if dtype is None or not dtype.encodes:
             return None
         ours, theirs = (self._read(side, pair, dim, size) for side in SIDES)
         if ours.shape != theirs.shape or (dim == 0 and relative_error(ours[:count], theirs[:count]) >= FITS):
@@ -220,7 +217,7 @@ class _Looking:
         ends = [side[(slice(None),) * at + (slice(count, None),)] for side in (ours, theirs)]
         units = [self._unit(side, pair) for side in SIDES]
         differs = not _same(ends[0], ends[1], 0.0 if units[0] == units[1] else sum(units))
-        return _End(Filling(at, encoded(ends[1], dtype)), differs)
+        return _End(Filling(at, dtype.encode(ends[1])), differs)
 
     # values of both sides
 

@@ -83,10 +83,3 @@ def kind_text(value: PlacedValue) -> str:
     if value.shape and value.dim >= 0 and along in name:
         return name.replace(along, f"{along} of {list(value.shape)}", 1)
     return f"{name}  {list(value.shape)}" if value.shape else name
-
-
-def agree_text(value: PlacedValue) -> str | None:
-    """Whether ranks that hold the same agree; None where none do, or only one holds it."""
-    if value.agree is None:
-        return None
-    return "ranks that hold the same places hold the same numbers" if value.agree else "ranks that hold the same places differ"

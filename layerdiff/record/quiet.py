@@ -21,14 +21,14 @@ _gradients = torch.is_grad_enabled
 _NOTHING_TO_DO = contextlib.nullcontext()
 
 
-def is_quiet() -> bool:
-    """Whether `quiet` has nothing to do: where tensors are recorded by the thousand, asking first is faster than entering it."""
+def _is_quiet() -> bool:
+    """Whether there is nothing to switch off, as where inference runs without gradients."""
     return not (_gradients() or (_autocast() if _autocast is not None else _autocast_devices()) or function_modes() or _dispatch_modes())
 
 
 def quiet() -> AbstractContextManager[Any]:
     """A context in which the recorder may compute."""
-    if is_quiet():
+    if _is_quiet():
         return _NOTHING_TO_DO
     if not (_any_autocast() or function_modes() or _dispatch_modes()):
         return torch.no_grad()

@@ -43,6 +43,7 @@ def is_ordinary(tensor: Tensor) -> bool:
         and not tensor.is_quantized
         and not _is_functorch(tensor)
         and not tensor.is_nested
+        and not tensor._is_zerotensor()
     )
 
 
@@ -92,6 +93,8 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     if tensor.is_quantized:
         said = json.dumps({"quantized": str(tensor.dtype), "scheme": str(tensor.qscheme())})
         return [Plain(tensor.detach().int_repr(), suffix, detail=said)]
+    if tensor._is_zerotensor():  # autograd's zeros, which have a shape and no memory
+        return [Plain(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device), suffix)]
     if tensor.layout is not torch.strided:
         return [Plain(tensor, suffix, f"a sparse or blocked layout ({tensor.layout})")]
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:

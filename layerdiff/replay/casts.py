@@ -174,6 +174,8 @@ def _wide(thing: Any) -> Any:
 def as_tensor(result: Any) -> Tensor:
     """A result that is a plain number, or nothing, as a tensor: 0 dimensions, or no elements."""
     if isinstance(result, Tensor):
+        if result._is_zerotensor():  # it has no memory
+            return torch.zeros(result.shape, dtype=result.dtype)
         return result.resolve_conj().resolve_neg()  # numpy has no arrays that are read so
     if isinstance(result, bool):
         return torch.tensor(result)

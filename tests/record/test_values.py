@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerdiff import Recorder
+from layerdiff import Recorder, compare_traces
 from layerdiff.record.device_copy import DevicePending
 from layerdiff.record.fingerprint import fingerprint_on_device, fingerprint_on_host, pair_of
 from layerdiff.record.identity import Identities, place_of
@@ -168,6 +168,23 @@ def test_vmap_and_subclasses_do_not_stop_the_recording(tmp_path: Path, recorded:
     assert "functorch" in trace.reason(trace.edges(0)["in[0]"])
     second = trace.find("", step=1)
     np.testing.assert_array_equal(np.ones((3, 4)), trace.array(second, "in[0]"))
+
+
+@pytest.mark.parametrize("operators", [False, True])
+def test_zeros_that_have_no_memory_are_zeros(tmp_path: Path, recorded: Any, operators: bool) -> None:
+    class Zeros(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            zeros = torch._efficientzerotensor((2, 3))
+            return zeros, zeros + x
+
+    with Recorder(tmp_path / "trace.h5", model := Zeros(), operators=operators):
+        model(torch.ones(2, 3))
+    trace = recorded(tmp_path / "trace.h5")
+    assert trace.file.complete
+    root = trace.find("", step=0)
+    np.testing.assert_array_equal(np.zeros((2, 3)), trace.array(root, "out[0]"))
+    np.testing.assert_array_equal(np.ones((2, 3)), trace.array(root, "out[1]"))
+    assert "identical" == compare_traces(tmp_path / "trace.h5", tmp_path / "trace.h5").verdict.label
 
 
 def test_a_dtensor_is_its_part_and_placement(tmp_path: Path, recorded: Any) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
-from layerdiff.trace.schema import CallKind, Role
+from layerdiff.trace.schema import Role
 
 _WITHIN = (Verdict.INHERITED, Verdict.ORDER_EXACT, Verdict.ORDER_CONSISTENT)
 _SUMS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "addmv", "mv", "dot", "convolution", "sum", "mean"})
@@ -20,19 +20,22 @@ _SUMS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "
 def summed_otherwise(comparison: Comparison) -> tuple[str, int] | None:
     """Site and step of the innermost call, the first in the run, that was given the same bits on both sides and made others by a sum.
 
-    None where there is none, in what ranks did, and where no operators were recorded.
+    A module is that call where it adds up by operators of its own, as in several parts. None where there is none, in what ranks
+    did, where no operators were recorded, and where the results are of two dtypes, which differ in any order.
     """
-    sites = comparison.sites
+    sites, pairs = comparison.sites, comparison.pairs
     count = len(sites["site"])
-    differs, is_output = comparison.pairs["equal"] == 0, comparison.pairs["role"] == Role.OUTPUT
+    differs, is_output = pairs["equal"] == 0, pairs["role"] == Role.OUTPUT
+    alike = pairs["reference_dtype"] == pairs["target_dtype"]
     made, given = np.zeros(count, bool), np.zeros(count, bool)
-    made[comparison.pairs["site"][is_output & differs]] = True
-    given[comparison.pairs["site"][~is_output & differs]] = True
+    made[pairs["site"][is_output & differs & alike]] = True
+    given[pairs["site"][~is_output & differs]] = True
     begins = made & ~given & (sites["rank"] < 0)
     begins &= ~_around(begins, sites["parent"])
     sums = np.zeros(count, bool)
     sums[list(_sums(comparison))] = True
-    adds_up = sums | (_around(sums, sites["parent"]) & (sites["kind"] == CallKind.MODULE))
+    adds_up = sums.copy()
+    adds_up[[row for row in sites["parent"][sums] if row >= 0]] = True
     found = np.flatnonzero(begins & adds_up & np.isin(sites["verdict"], _WITHIN))
     return (comparison.texts[int(sites["site"][found[0]])] or "", int(sites["step"][found[0]])) if found.size else None
 

@@ -20,8 +20,9 @@ from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.filling import chosen_filling, notices_of_filling, notices_of_order, notices_of_packing, notices_of_unused
 from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
-from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_traces, notices_of_values
+from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_steps, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.rank_notices import notices_of_ranks
@@ -118,13 +119,14 @@ def compare_in_steps(
     tables, alignments = align_traces(traces, chosen.renames)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
-    told = tuple(notices_of_traces(traces, alignments))
+    told = tuple(notices_of_traces(traces))
     if not is_ranked(traces):  # one file of a run of many, perhaps: the ranks that are there say who is not
         told = (*told, *notices_of_ranks(files.reference), *notices_of_ranks(files.target))
     summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)
 
     found: list[Found] = []
     placed: dict[int, Placed] = {}
+    parted = Parting()
     ranked = isinstance(tables, RankedTables)
 
     waits = np.full(len(sites["site"]), ranked)
@@ -138,7 +140,8 @@ def compare_in_steps(
         described = _describe(traces, chosen, tables.texts, sites, pairs, summary)
         parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
         described = replace(described, found=tuple(found), placed=parts, checkpoints=tuple(map(str, checkpoints)))
-        return _judged(described, chosen, None if ranked else files, told, unfinished)
+        said = (*notices_of_steps(alignments, parted), *told)
+        return _judged(described, chosen, None if ranked else files, said, parted, unfinished)
 
     def so_far(measured: bool) -> Callable[[], Comparison]:
         return lambda: judge(Unfinished(measured, waits))
@@ -169,6 +172,7 @@ def compare_in_steps(
             last = time.monotonic()
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
+        parted = parting(sites, pairs, tables.texts, values.numbers)
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
@@ -176,6 +180,8 @@ def compare_in_steps(
                 last = time.monotonic()
         found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
         told = (*told, *notices_of_ranks(files.target))
+    else:
+        parted = parting(sites, pairs, tables.texts, Evidence(sites, pairs, tables.texts, files).numbers)
     each = [] if ranked else file_pairs(traces)
     for number, (numbers, _) in enumerate(each):
         both = Both(files.reference[numbers.reference], files.target[numbers.target])
@@ -276,7 +282,7 @@ def _calls(sites: Columns, side: str) -> list[tuple[int, int]]:
 def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
     """The same numbers under another profile; needs no traces. Causes that were found stay with their origins."""
     chosen = load_profile(profile)
-    judged = _judged(comparison, chosen, None, (), stopped(comparison.sites))
+    judged = _judged(comparison, chosen, None, (), Parting(), stopped(comparison.sites))
     kept = [notice for notice in comparison.notices if notice.kind not in _BY_PROFILE]
     again = [notice for notice in judged.notices if notice.kind in _BY_PROFILE]
     judged = replace(judged, notices=tuple(sorted([*kept, *again], key=lambda notice: _ORDER.get(notice.kind, -1))))
@@ -290,7 +296,7 @@ _ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
 
 
 def _judged(
-    comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...], unfinished: Unfinished | None = None
+    comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...], parted: Parting, unfinished: Unfinished | None = None
 ) -> Comparison:
     sites, pairs, texts = dict(comparison.sites), comparison.pairs, comparison.texts
     judged = judge_by_thresholds(sites, pairs, texts, profile)
@@ -311,7 +317,7 @@ def _judged(
     said: list[Notice] = []
     if comparison.reference is not None:
         packed = {notice.site or "" for notice in told if notice.kind == "layout-packed"}
-        said += notices_of_values(evidence, profile, explained_weights(comparison.found), packed, unfinished)
+        said += notices_of_values(evidence, profile, explained_weights(comparison.found), packed, parted, unfinished)
     said += notices_of_programs(comparison.found, sites, texts)
     return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))
 

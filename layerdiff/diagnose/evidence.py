@@ -78,12 +78,14 @@ class Evidence:
         """Both sides' numbers at a position of a site; None where bytes are missing on a side."""
         for pair in self.pairs_of(row):
             if self.pairs["role"][pair] == role and self.texts[int(self.pairs["position"][pair])] == position:
-                return self._read(row, pair)
+                return self.numbers(pair)
         return None
 
-    def _read(self, row: int, pair: int) -> Both[NDArray[Any]] | None:
+    def numbers(self, pair: int) -> Both[NDArray[Any]] | None:
+        """Both sides' numbers of a pair of values; None where bytes are missing on a side."""
         if self.files is None or self.pairs["source"][pair] != Source.BYTES:
             return None
+        row = int(self.pairs["site"][pair])
         read: list[NDArray[Any]] = []
         for name in ("reference", "target"):
             file = getattr(self.files, name)[int(self.sites[f"{name}_file"][row])]
@@ -133,7 +135,7 @@ class Evidence:
 
     def _nonfinite(self, pair: int) -> tuple[str, str]:
         """What the target has where the reference is finite, and in words where, and how far the other elements agree."""
-        both = self._read(int(self.pairs["site"][pair]), pair)
+        both = self.numbers(pair)
         if both is None:
             return "NaN or Inf", ""
         reference, target = both

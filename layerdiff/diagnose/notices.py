@@ -13,6 +13,7 @@ from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
+from layerdiff.diagnose.generation import Parting
 from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
 from layerdiff.judge.profiles import Profile
@@ -24,17 +25,18 @@ from layerdiff.trace.reader import Trace
 from layerdiff.trace.schema import CallKind, Role
 
 _SHOWN: Final = 3
+_ONE_GENERATION: Final = Parting()
 _LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
 NOTICES_OF_VALUES: Final = (
     *("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "constant-dtype", "flip"),
-    *("results-not-compared", "input-too-short"),
+    *("generations-part", "results-not-compared", "input-too-short"),
 )
 """The kinds that `notices_of_values` yields, in this order."""
 
 
-def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Iterator[Notice]:
-    """What the recordings and their alignment say, before a value is read."""
+def notices_of_traces(traces: Both[Trace]) -> Iterator[Notice]:
+    """What the recordings say, before a value is read."""
     for name in ("reference", "target"):
         for file in getattr(traces, name).files:
             if not file.complete:
@@ -46,8 +48,6 @@ def notices_of_traces(traces: Both[Trace], alignments: list[Alignment]) -> Itera
     if len(traces.reference.files) != len(traces.target.files) and len(traces.reference.files) > 1:
         counts = f"{len(traces.reference.files)} files against {len(traces.target.files)}"
         yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts})")
-    for alignment in alignments:
-        yield from _steps(alignment)
     seeds = Both(traces.reference, traces.target).map(lambda trace: _environment(trace).get("seed"))
     draws = _draws(traces)
     if draws:
@@ -61,7 +61,13 @@ def _environment(trace: Trace) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _steps(alignment: Alignment) -> Iterator[Notice]:
+def notices_of_steps(alignments: list[Alignment], parting: Parting) -> Iterator[Notice]:
+    """Steps that one run alone has; no fault where they follow on generations that parted, of which one may be longer."""
+    for alignment in alignments:
+        yield from _steps(alignment, parting)
+
+
+def _steps(alignment: Alignment, parting: Parting) -> Iterator[Notice]:
     if not alignment.steps:
         return
     for name, index, every in (("reference", 0, alignment.steps_all.reference), ("target", 1, alignment.steps_all.target)):
@@ -71,10 +77,12 @@ def _steps(alignment: Alignment) -> Iterator[Notice]:
             word = "step" if len(alone) == 1 else "steps"
             shapes = list(dict.fromkeys(every[step] for step in alone))
             inputs = "; ".join(shapes[:_SHOWN]) + (f"; and {len(shapes) - _SHOWN} other inputs" if len(shapes) > _SHOWN else "")
+            longer = alone[0] > max(compared) and parting.before(max(compared))
+            after = "; its tokens had parted from the other's before" if longer else ""
             yield Notice(
                 "steps-differ",
-                f"the {name} ran {len(alone)} {word} that the other run did not: {word} {ranges(alone)}, of {inputs}",
-                defect=True,
+                f"the {name} ran {len(alone)} {word} that the other run did not: {word} {ranges(alone)}, of {inputs}{after}",
+                defect=not longer,
             )
 
 
@@ -108,20 +116,23 @@ def notices_of_values(
     profile: Profile,
     explained: Collection[str] = (),
     packed: Collection[str] = (),
+    parting: Parting = _ONE_GENERATION,
     unfinished: Unfinished | None = None,
 ) -> Iterator[Notice]:
     """What inputs, dtypes, shapes and weights say.
 
     `explained`: weights of which something more exact is said. `packed`: roots whose tokens one run has without padding.
+    `parting`: where generations go on with other tokens.
     `unfinished`: of a comparison in the making only what nothing that comes can withdraw.
     """
     measured = unfinished is None or unfinished.measured
     yield from _dtypes(evidence, profile)
     if measured:
-        yield from _inputs(evidence, packed)
+        yield from _inputs(evidence, packed, parting)
     if unfinished is None:
         yield from _weights(evidence, explained)
         yield from _flips(evidence)
+        yield from (Notice("generations-part", str(choice), site=choice.site) for choice in parting.choices)
         yield from _results(evidence)
     if measured:
         yield from _too_short(evidence)
@@ -139,7 +150,7 @@ def _dtypes(evidence: Evidence, profile: Profile) -> Iterator[Notice]:
         yield Notice("dtype-mismatch", f"the reference computed in {reference}, the target in {target}", defect=profile.same_dtype)
 
 
-def _inputs(evidence: Evidence, packed: Collection[str]) -> Iterator[Notice]:
+def _inputs(evidence: Evidence, packed: Collection[str], parting: Parting) -> Iterator[Notice]:
     sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
     if not len(pairs["site"]):
         return
@@ -158,9 +169,10 @@ def _inputs(evidence: Evidence, packed: Collection[str]) -> Iterator[Notice]:
             shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
             said = f"the input {position} of step {step} has another shape: {shapes}"
         elif _differs_beyond_rounding(evidence, pair):
-            if _only_at_padding(evidence, row, pair) or _made_in_both(evidence, row, pair):
+            if pair in parting.given or _only_at_padding(evidence, row, pair) or _made_in_both(evidence, row, pair):
                 continue
-            if begins.get((site, position), step) < step and _within_what_layers_make(evidence, pair):
+            made_here = begins.get((site, position), step) < step
+            if made_here and (_within_what_layers_make(evidence, pair) or _follows_on(evidence, pair, parting, step)):
                 continue
             kind = "input-differs"
             said = f"the input {position} of step {step} is not the same in both runs ({_how_much(evidence, pair)})"
@@ -200,6 +212,12 @@ def _within_what_layers_make(evidence: Evidence, pair: int) -> bool:
     dtypes = [dtype_named(evidence.texts[int(evidence.pairs[f"{side}_dtype"][pair])] or "") for side in ("reference", "target")]
     units = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.kind == "float" and dtype.unit_roundoff is not None]
     return len(units) == 2 and float(evidence.pairs["rel_l2"][pair]) <= _LAYERS * max(units)
+
+
+def _follows_on(evidence: Evidence, pair: int, parting: Parting, step: int) -> bool:
+    """Whether floats are state, such as a cache in plain tensors, of generations that had parted before."""
+    dtype = dtype_named(evidence.texts[int(evidence.pairs["target_dtype"][pair])] or "")
+    return dtype is not None and dtype.kind == "float" and parting.before(step)
 
 
 def _made_in_both(evidence: Evidence, row: int, pair: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import RANK_BY_RANK
+from layerdiff.align.placement import Placement
 from layerdiff.align.placements import APART as DIFFER
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
@@ -88,6 +89,23 @@ class RankValues:
         if parts is None or (len(parts) == 1 and (placed is None or placed.ours is None)):
             return None if parts is None else parts[0]
         return None if placed is None or placed.ours is None else np.asarray(placed.ours.joined(parts, self.shape(pair)), np.float64)
+
+    def numbers(self, pair: int) -> Both[NDArray[Any]] | None:
+        """The logical values of both sides, in their own dtypes; None where one is too large, was not kept, or is not put together."""
+        placed = self.placed.get(pair)
+        ours = self._logical(self.files.reference, self.held.reference[pair], pair, None if placed is None else placed.ours)
+        theirs = self._logical(self.files.target, self.held.target[pair], pair, None if placed is None else placed.placement)
+        return None if ours is None or theirs is None else Both(ours, theirs)
+
+    def _logical(
+        self, files: Sequence[TraceFile], parts: Sequence[tuple[int, int]], pair: int, placement: Placement | None
+    ) -> NDArray[Any] | None:
+        if not parts or any(not files[file].has_bytes(value) or files[file].count(value) > _MOST for file, value in parts):
+            return None
+        read = [files[file].read(value) for file, value in parts]
+        if len(read) == 1 and placement is None:
+            return read[0]
+        return None if placement is None or placement.kind == "unknown" else placement.joined(read, self.shape(pair))
 
     def parts(self, pair: int) -> list[Array] | None:
         """What each rank recorded."""

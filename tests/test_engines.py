@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -192,8 +193,7 @@ FAULTS = {
 """The call that is wrong, and the cause where it is proven: a write to the cache, right for any place and any other slots, is not named."""
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "batch"), zip(FAULTS, cycle([1, 2]), strict=False))
 def test_a_fault_of_an_engine_is_found_at_its_call(tmp_path: Path, fault: str, batch: int) -> None:
     layer, dtype = batch % LAYERS, torch.bfloat16 if batch == 2 else torch.float32
     faults = tuple(fault if here == layer else "" for here in range(LAYERS))
@@ -244,18 +244,17 @@ def test_requests_of_several_lengths_in_a_row_are_those_of_a_padded_batch(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("fault", "place"),
+    ("fault", "place", "side", "layer"),
     [
-        ("split", "self_attn*"),
-        ("slot", "self_attn/*"),
-        ("table", "self_attn/*"),
-        ("scale", "self_attn/*"),
-        ("mask", "self_attn/*"),
-        ("halves", "mlp/*"),
-        ("epsilon", "post_attention_layernorm/aten.add*"),
+        ("split", "self_attn*", "right", 0),
+        ("slot", "self_attn/*", "left", 1),
+        ("table", "self_attn/*", "left", 1),
+        ("scale", "self_attn/*", "right", 1),
+        ("mask", "self_attn/*", "left", 1),
+        ("halves", "mlp/*", "right", 0),
+        ("epsilon", "post_attention_layernorm/aten.add*", "left", 1),
     ],
 )
-@pytest.mark.parametrize(("side", "layer"), [("right", 0), ("right", 1), ("left", 1)])
 def test_a_fault_is_found_in_its_module_beside_a_padded_batch(tmp_path: Path, side: str, fault: str, place: str, layer: int) -> None:
     """Padded to the left, the model counts positions from the padding, and the tables that the engine looks up are none of its own."""
     dtype = torch.bfloat16 if layer else torch.float32

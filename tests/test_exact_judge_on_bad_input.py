@@ -280,7 +280,7 @@ def test_operators_that_are_not_run(reference: Path, tmp_path: Path, old: str, n
 def test_pictures_that_cannot_be_followed(reference: Path, faulty: Path, tmp_path: Path, old: str, new: str) -> None:
     other = rewritten(reference, tmp_path / "other.h5", changed_texts(old, new))
     fault = rewritten(faulty, tmp_path / "fault.h5", changed_texts(old, new))
-    for pair in ((reference, other), (other, reference), (other, other), (reference, fault), (other, faulty), (other, fault)):
+    for pair in ((reference, other), (other, faulty), (other, fault)):
         compare_traces(*pair)
 
 

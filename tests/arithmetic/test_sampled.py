@@ -124,10 +124,19 @@ def an_infinite_one(recorded: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [one_element, one_row, one_head_of_a_row, a_tile, a_block_of_columns, half_of_the_rows, a_lost_number, an_infinite_one],
+    ("fault", "dtype"),
+    [
+        (one_element, torch.float32),
+        (one_element, torch.bfloat16),
+        (one_row, torch.bfloat16),
+        (one_head_of_a_row, torch.float32),
+        (a_tile, torch.bfloat16),
+        (a_block_of_columns, torch.float32),
+        (half_of_the_rows, torch.bfloat16),
+        (a_lost_number, torch.float32),
+        (an_infinite_one, torch.bfloat16),
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @EACH
 def test_a_fault_in_any_part_is_left_to_the_whole_replay(make, dtype: torch.dtype, fault) -> None:
     assert replay_sampled(*prepared(make(dtype), fault), whole_up_to=1 << 20) is None

@@ -50,15 +50,15 @@ def test_two_probes(run: Run, tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_showing_probes_loads_no_torch(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_showing_probes_loads_no_torch(start: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_probe(PROBE, tmp_path / "a.json")
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
-    run("probe", "a.json", "a.json", code=0)
-    assert "probe runs a kernel of torch: pip install 'layerdiff[torch]'" in run(*MM, code=2).stderr
+    start("probe", "a.json", "a.json", code=0)
+    assert "probe runs a kernel of torch: pip install 'layerdiff[torch]'" in start(*MM, code=2).stderr
 
 
-def test_a_function_of_the_user(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_the_user(start: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_kernels.py").write_text(
         "import torch\n"
         "def backward(x):\n"
@@ -68,7 +68,7 @@ def test_a_function_of_the_user(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
         "    return total\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
-    done = run("probe", "my_kernels:backward", "--shape", "4x32", "--dim", "1", code=0)
+    done = start("probe", "my_kernels:backward", "--shape", "4x32", "--dim", "1", code=0)
     assert done.stdout.startswith("my_kernels:backward [4, 32] float32\n")
     assert "one chain of 32, last term first\n" in done.stdout
 

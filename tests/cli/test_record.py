@@ -35,51 +35,51 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_fault_is_found_between_two_recorded_scripts(run: Run, script: Path) -> None:
-    done = run("record", "-o", "reference.h5", "--", script.name, code=0)
+def test_a_fault_is_found_between_two_recorded_scripts(start: Run, script: Path) -> None:
+    done = start("record", "-o", "reference.h5", "--", script.name, code=0)
     assert done.stdout == "arguments []\n"
-    run("record", "-o", "target.h5", "--", script.name, "--scale", code=0)
-    found = run("diff", "reference.h5", "target.h5", code=1)
+    start("record", "-o", "target.h5", "--", script.name, "--scale", code=0)
+    found = start("diff", "reference.h5", "target.h5", code=1)
     assert "weight-differs" in found.stdout
     assert "8 of 8 calls paired, 2 steps compared" in found.stdout
-    assert run("diff", "reference.h5", "reference.h5", code=0).stdout != ""
+    assert start("diff", "reference.h5", "reference.h5", code=0).stdout != ""
 
 
-def test_the_scripts_own_arguments_and_code(run: Run, script: Path) -> None:
+def test_the_scripts_own_arguments_and_code(start: Run, script: Path) -> None:
     """What follows the script is the script's, with `--` or without, even options that layerdiff has too."""
-    done = run("record", "-o", "x.h5", script.name, "-o", "y", "--plan", "--help", "7", code=7)
+    done = start("record", "-o", "x.h5", script.name, "-o", "y", "--plan", "--help", "7", code=7)
     assert done.stdout == "arguments ['-o', 'y', '--plan', '--help', '7']\n"
-    run("inspect", "x.h5", code=0)
+    start("inspect", "x.h5", code=0)
 
 
 @pytest.mark.parametrize("arguments", [("-m", "infer", "a"), ("--", "-m", "infer", "a")])
-def test_a_module(run: Run, script: Path, arguments: tuple[str, ...]) -> None:
-    assert run("record", "-o", "x.h5", *arguments, code=0).stdout == "arguments ['a']\n"
-    run("inspect", "x.h5", code=0)
+def test_a_module(start: Run, script: Path, arguments: tuple[str, ...]) -> None:
+    assert start("record", "-o", "x.h5", *arguments, code=0).stdout == "arguments ['a']\n"
+    start("inspect", "x.h5", code=0)
 
 
-def test_selections_reach_the_recorder(run: Run, script: Path) -> None:
-    run(
+def test_selections_reach_the_recorder(start: Run, script: Path) -> None:
+    start(
         "record", "-o", "x.h5", "--steps", "1:", "--types", "Linear", "--keep", "statistics", "--weights", "none", "--", script.name, code=0
     )
-    out = run("inspect", "x.h5", code=0).stdout
+    out = start("inspect", "x.h5", code=0).stdout
     assert "step 1" in out and "step 0" not in out
     assert "0 B kept" in out
 
 
-def test_operators_all_or_of_some_modules(run: Run, script: Path, tmp_path: Path) -> None:
-    run("record", "-o", "all.h5", "--operators", "--", script.name, code=0)
-    run("record", "-o", "some.h5", "--operators", "1", "--", script.name, code=0)
+def test_operators_all_or_of_some_modules(start: Run, script: Path, tmp_path: Path) -> None:
+    start("record", "-o", "all.h5", "--operators", "--", script.name, code=0)
+    start("record", "-o", "some.h5", "--operators", "1", "--", script.name, code=0)
     found = {name: open_trace(tmp_path / name).files[0] for name in ("all.h5", "some.h5")}
     sites = {name: {file.site(call) for call in range(len(file.calls))} for name, file in found.items()}
     assert {"0", "0/aten.addmm.default#0", "1/aten.native_layer_norm.default#0"} <= sites["all.h5"]
     assert {"1/aten.native_layer_norm.default#0"} == {site for site in sites["some.h5"] if "aten" in site and "(outside)" not in site}
-    out = run("record", "-o", "x.h5", "--operators", "--plan", "--", script.name, code=0).stdout
+    out = start("record", "-o", "x.h5", "--operators", "--plan", "--", script.name, code=0).stdout
     assert "  calls   4\n" not in out, "operators are counted, too"
 
 
-def test_a_plan_counts_and_writes_nothing(run: Run, script: Path, tmp_path: Path) -> None:
-    out = run("record", "-o", "x.h5", "--plan", "--", script.name, code=0).stdout
+def test_a_plan_counts_and_writes_nothing(start: Run, script: Path, tmp_path: Path) -> None:
+    out = start("record", "-o", "x.h5", "--plan", "--", script.name, code=0).stdout
     assert "  calls   4\n" in out
     assert "it fits\n" in out
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".pyc" and path.name != "__pycache__") == ["infer.py"]
@@ -102,17 +102,17 @@ def test_what_cannot_start_is_said_before_the_script_runs(run: Run, script: Path
     assert done.stdout == ""
 
 
-def test_a_script_that_raises(run: Run, tmp_path: Path) -> None:
+def test_a_script_that_raises(start: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ValueError('its own error')")
-    done = run("record", "-o", "x.h5", "--", "bad.py", code=1)
+    done = start("record", "-o", "x.h5", "--", "bad.py", code=1)
     assert "ValueError: its own error" in done.stderr
     assert "layerdiff/cli" not in done.stderr
 
 
-def test_without_torch_one_line_says_how_to_get_it(run: Run, tmp_path: Path) -> None:
+def test_without_torch_one_line_says_how_to_get_it(start: Run, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
     (tmp_path / "infer.py").write_text("print('never run')")
-    done = run("record", "-o", "x.h5", "--", "infer.py", code=2)
+    done = start("record", "-o", "x.h5", "--", "infer.py", code=2)
     needs = "record needs torch: pip install 'layerdiff[torch]', or the torch that your device's vendor gives."
     assert (done.stdout, done.stderr) == ("", f"layerdiff: {needs}\n")
     command = [sys.executable, "-c", "from layerdiff import Recorder"]
@@ -122,16 +122,16 @@ def test_without_torch_one_line_says_how_to_get_it(run: Run, tmp_path: Path) -> 
     assert subprocess.run([sys.executable, "-c", caught], cwd=tmp_path, capture_output=True, text=True).stdout == "no recorder\n"
 
 
-def test_the_end_of_a_recording_is_said_in_a_line(run: Run, script: Path, tmp_path: Path) -> None:
+def test_the_end_of_a_recording_is_said_in_a_line(start: Run, script: Path, tmp_path: Path) -> None:
     """Two forwards of a Sequential with three children."""
-    done = run("record", "-o", "x.h5", "--", script.name, code=0)
+    done = start("record", "-o", "x.h5", "--", script.name, code=0)
     kilobytes = round((tmp_path / "x.h5").stat().st_size / 1000)
     assert done.stderr == f"layerdiff: x.h5: 8 calls, 2 steps, {kilobytes} kB\n"
-    assert run("record", "-o", "y.h5", "--steps", "1", "--", script.name, code=0).stderr.startswith("layerdiff: y.h5: 4 calls, 1 step, ")
+    assert start("record", "-o", "y.h5", "--steps", "1", "--", script.name, code=0).stderr.startswith("layerdiff: y.h5: 4 calls, 1 step, ")
 
 
-def test_globs_that_match_nothing_are_said(run: Run, script: Path) -> None:
-    said = run("record", "-o", "x.h5", "--modules", "1,*.attn", "--types", "LayerNorm,RMSNorm", "--", script.name, code=0).stderr
+def test_globs_that_match_nothing_are_said(start: Run, script: Path) -> None:
+    said = start("record", "-o", "x.h5", "--modules", "1,*.attn", "--types", "LayerNorm,RMSNorm", "--", script.name, code=0).stderr
     assert said.splitlines()[:2] == [
         "layerdiff: --modules *.attn matched no module of the models that ran",
         "layerdiff: --types RMSNorm matched no class of the models that ran",

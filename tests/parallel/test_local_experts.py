@@ -112,8 +112,14 @@ def test_nor_are_ids_of_two_layouts(name: str, operators: bool, absent: int, dty
     assert LOCAL == placements(comparison)[IDS, "in[1]"]
 
 
-@pytest.mark.parametrize(("operators", "dtype"), [(False, "bfloat16"), (True, "float32")])
-@pytest.mark.parametrize(("wrong", "cause"), [("from_zero", "ep-expert-index"), ("next", "ep-expert-index"), ("masked", "ep-masked-id")])
+@pytest.mark.parametrize(
+    ("wrong", "cause", "operators", "dtype"),
+    [
+        ("from_zero", "ep-expert-index", False, "bfloat16"),
+        ("next", "ep-expert-index", True, "float32"),
+        ("masked", "ep-masked-id", False, "bfloat16"),
+    ],
+)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_map_that_is_off_is_named_between_two_layouts(
     name: str, wrong: str, cause: str, operators: bool, dtype: str, processes: Processes, tmp_path: Path

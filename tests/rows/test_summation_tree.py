@@ -84,7 +84,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-@pytest.mark.parametrize("width", [24, 38, 80, 120])
+@pytest.mark.parametrize("width", [24, 120])
 def test_a_large_tree_fits(name: str, width: int) -> None:
     lines = tree_lines(LARGE[name], width)
     assert max(line.width for line in lines) <= width

@@ -20,6 +20,7 @@ from layerdiff.report.order_markdown import order_markdown
 from layerdiff.rows.figures import amount, count, exact
 from layerdiff.rows.ranks.alone import checked
 from layerdiff.rows.ranks.placement_words import ranks_text
+from layerdiff.rows.sites.alone import alone_texts
 from layerdiff.rows.sites.further_runs import against_baseline, second_run, worst_beside
 from layerdiff.rows.sites.grouped import Group, grouped
 from layerdiff.rows.sites.header import judged_by
@@ -219,11 +220,11 @@ def _coverage(comparison: Comparison) -> Iterator[str]:
 def _unpaired(side: str, calls: tuple[Unpaired, ...]) -> Iterator[str]:
     if not calls:
         return
-    yield (
-        f"- only in the {side}, {count(len(calls))}: "
-        + ", ".join(f"{code(facts.site_name(call.site))} ({text(call.reason)})" for call in calls[:_UNPAIRED])
-        + (f", and {count(len(calls) - _UNPAIRED)} more" if len(calls) > _UNPAIRED else "")
-    )
+    told = alone_texts(calls)
+    yield f"- only in the {side}, {amount(len(calls), 'call')}:"
+    yield from (f"  - {text(kind)}" for kind in told[:_UNPAIRED])
+    if len(told) > _UNPAIRED:
+        yield f"  - and {amount(len(told) - _UNPAIRED, 'more kind')}"
 
 
 def _environment(comparison: Comparison) -> Iterator[str]:

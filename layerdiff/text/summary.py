@@ -17,6 +17,7 @@ from layerdiff.rows.evidence import facts
 from layerdiff.rows.figures import against, amount, count, label, times
 from layerdiff.rows.ranks.alone import checked, commands
 from layerdiff.rows.ranks.placement_words import origin_text, placed_text
+from layerdiff.rows.sites.alone import alone_texts
 from layerdiff.rows.sites.clean import differences_explained
 from layerdiff.rows.sites.further_runs import against_baseline, second_run
 from layerdiff.rows.sites.grouped import Group, explained, grouped
@@ -70,10 +71,12 @@ def _compared(comparison: Comparison) -> list[Line]:
     lines.append(line(("aligned    ", Tone.DIM), ", ".join([words, *single]) + steps + ranks))
     if not mostly_unpaired(comparison):
         for alone in (alignment.reference_only, alignment.target_only):
-            for call in alone[:_MOST_UNPAIRED]:
-                lines.append(line((f"           {visible(call.site) or '(root)'}: {visible(call.reason)}", Tone.DIM)))
-            if len(alone) > _MOST_UNPAIRED:
-                lines.append(line((f"           and {count(len(alone) - _MOST_UNPAIRED)} more: layerdiff show lists them (i)", Tone.DIM)))
+            told = alone_texts(alone)
+            lines += [line((f"           {text}", Tone.DIM)) for text in told[:_MOST_UNPAIRED]]
+            if len(told) > _MOST_UNPAIRED:
+                lines.append(
+                    line((f"           and {count(len(told) - _MOST_UNPAIRED)} more kinds: layerdiff show lists them (i)", Tone.DIM))
+                )
         lines += [line((f"           {visible(remark)}", Tone.DIM)) for remark in alignment.remarks]
     lines += _not_comparable(comparison)
     if placed:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from layerdiff.diagnose.findings import Origin
-from layerdiff.rows.cells import visible
 from layerdiff.rows.figures import amount, exact
+from layerdiff.rows.sites.patterns import tallied
 
 GROUPING: Final = ("repeats", "also_at")
 """Evidence that a group says in its own words."""
-_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
-_MOST: Final = 6
 
 
 @dataclass(frozen=True)
@@ -33,17 +30,12 @@ class Group:
         """`the same at 12 more sites: layers.*.input_layernorm (5), norm; measured up to 3.02e-4`; None for a single one."""
         if not self.others:
             return None
-        patterns: dict[str, int] = {}
         end = self.origin.site.partition("/")[2]
-        for other in self.others:
-            path, _, operator = other.site.partition("/")
-            named = _NUMBER.sub("*", path) if operator == end else _NUMBER.sub("*", other.site)
-            patterns[named or "the root"] = patterns.get(named or "the root", 0) + 1
-        said = [visible(name) + (f" ({number})" if number > 1 else "") for name, number in patterns.items()]
-        more = f" and {amount(len(said) - _MOST, 'other name')}" if len(said) > _MOST else ""
+        sites = [other.site for other in self.others]
+        named = tallied(path if operator == end else site for site in sites for path, _, operator in [site.partition("/")])
         measured = [other.measured for other in (self.origin, *self.others) if other.measured is not None]
         largest = f"; measured up to {exact(max(measured))}" if measured else ""
-        return f"the same at {amount(len(self.others), 'more site')}: {', '.join(said[:_MOST])}{more}{largest}"
+        return f"the same at {amount(len(self.others), 'more site')}: {named}{largest}"
 
 
 def grouped(origins: Sequence[Origin]) -> list[Group]:

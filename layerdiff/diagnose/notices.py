@@ -25,6 +25,7 @@ from layerdiff.trace.reader import Trace
 from layerdiff.trace.schema import CallKind, Role
 
 _SHOWN: Final = 3
+_DRAWN: Final = "; it began with the same: if a loop drew these tokens from the results, decode greedily, or feed both runs the same"
 _ONE_GENERATION: Final = Parting()
 _LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
@@ -175,7 +176,8 @@ def _inputs(evidence: Evidence, packed: Collection[str], parting: Parting) -> It
             if made_here and (_within_what_layers_make(evidence, pair) or _follows_on(evidence, pair, parting, step)):
                 continue
             kind = "input-differs"
-            said = f"the input {position} of step {step} is not the same in both runs ({_how_much(evidence, pair)})"
+            drawn = _DRAWN if made_here and int(pairs["mismatched"][pair]) > 0 else ""
+            said = f"the input {position} of step {step} is not the same in both runs ({_how_much(evidence, pair)}){drawn}"
         else:
             continue
         if (kind, position) not in seen:

@@ -280,3 +280,21 @@ def test_a_cache_of_plain_tensors_is_no_input_that_somebody_chose(tmp_path: Path
 
     other = (cache * (1 + off)).astype(np.float32)
     assert kinds_found == kinds(compare_traces(decoding(tmp_path / "r.h5", cache), decoding(tmp_path / "t.h5", other)))
+
+
+@pytest.mark.parametrize(("off", "kind"), [(0, "constant-dtype"), (2, "weight-differs")])
+def test_small_weights_are_rounded_to_the_numbers_that_a_dtype_has(tmp_path: Path, off: int, kind: str) -> None:
+    """An epsilon of 1e-6 is 17 times float16's smallest number, and 1.3 % off there: no unit roundoff covers that."""
+
+    def weighing(path: Path, weight: Any) -> Path:
+        writer = TraceWriter(path, meta={})
+        call = writer.begin_call(CallRow(CallKind.MODULE, "", root=writer.add_root("model", "Root")))
+        writer.add_edge(call, Role.WEIGHT, "eps", writer.add_value(value_row(weight, kind=ValueKind.PARAMETER), raw(weight)))
+        writer.add_edge(call, Role.OUTPUT, "out", writer.add_value(value_row(A), raw(A)))
+        writer.end_call(call, CallStatus.RETURNED)
+        return writer.close()
+
+    weight = np.array([1e-6, 2e-6], np.float32)
+    there = (weight.astype(np.float16).view(np.uint16) + np.uint16(off)).view(np.float16)
+    comparison = compare_traces(weighing(tmp_path / "r.h5", weight), weighing(tmp_path / "t.h5", there))
+    assert [kind] == [notice.kind for notice in comparison.notices if notice.kind.startswith(("constant", "weight"))]

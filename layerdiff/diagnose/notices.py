@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
+from layerdiff.arithmetic.formats import format_named
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting
@@ -278,12 +279,13 @@ def _held_by_objects(picture: Any, *, inside: bool) -> Iterator[str]:
             yield from _held_by_objects(part, inside=inside)
 
 
-def _roundoff(evidence: Evidence, pair: int) -> float:
-    """The unit roundoff of the coarser dtype where the two differ, else 0: equal dtypes have no reason to differ."""
+def _coarser(evidence: Evidence, pair: int) -> tuple[float, float]:
+    """Of the coarser dtype where the two differ: its unit roundoff, and half of its smallest number. 0: equal dtypes need not differ."""
     names = [evidence.texts[int(evidence.pairs[f"{side}_dtype"][pair])] or "" for side in ("reference", "target")]
-    if names[0] == names[1]:
-        return 0.0
-    return max((dtype.unit_roundoff or 0.0) if (dtype := dtype_named(name)) else 0.0 for name in names)
+    formats = [format for format in map(format_named, names) if format is not None]
+    if names[0] == names[1] or not formats:
+        return 0.0, 0.0
+    return max(format.unit for format in formats), max(format.smallest_subnormal for format in formats) / 2
 
 
 def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
@@ -293,13 +295,12 @@ def _differs_beyond_rounding(evidence: Evidence, pair: int) -> bool:
         return False
     if pairs["nonfinite_differ"][pair] > 0 or (source == Source.BYTES and pairs["mismatched"][pair] > 0):
         return True
-    roundoff = _roundoff(evidence, pair)
+    roundoff, least = _coarser(evidence, pair)
     if source == Source.STATISTICS:
         verified = int(pairs["mismatched"][pair])
         return verified > 0 if verified >= 0 else not float(pairs["statistic"][pair]) <= roundoff + STATISTICS_ROUNDOFF
-    largest = float(pairs["max_reference"][pair])
-    peak = float(pairs["max_abs"][pair])
-    return float(pairs["rel_l2"][pair]) > roundoff or peak > roundoff * largest
+    sizes = (("max_abs", "max_reference"), ("rms_difference", "rms_reference"))
+    return any(float(pairs[off][pair]) > roundoff * float(pairs[size][pair]) + least for off, size in sizes)
 
 
 def _how_much(evidence: Evidence, pair: int) -> str:

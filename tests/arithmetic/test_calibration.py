@@ -213,6 +213,19 @@ def test_attention(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     held(aten._scaled_dot_product_attention_math.default, q, k, v, mask, enable_gqa=heads != shared)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scores", [0.0, 1e-3, -0.6])
+def test_attention_of_scores_that_are_alike(dtype: torch.dtype, scores: float) -> None:
+    """Where all keys count alike, or all but the largest, the error of a kernel's exponential is the same in every row."""
+    q, k, v = (numbers(2, 4, 33, 16, dtype=dtype, seed=i) for i in range(3))
+    if scores < 0:
+        q, k = torch.zeros_like(q), torch.zeros_like(k)
+        q[..., 0], k[..., 1:, 0] = 1.0, scores
+        held(aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, scale=1.0)
+    else:
+        held(aten._scaled_dot_product_flash_attention_for_cpu.default, q * scores, k, v)
+
+
 def test_rows_without_a_key_are_open() -> None:
     q, k, v = (numbers(1, 2, 20, 16, dtype=torch.float32, seed=i) for i in range(3))
     mask = torch.zeros(1, 1, 20, 20)

@@ -23,7 +23,7 @@ _SCORES_AT_ONCE: Final = 1 << 22
 _FAST_EXP: Final = 2.0**-13
 """Relative error of the exponential that flash kernels use for operands of 16 bits, which P's rounding hides in the output but not in the
 log-sum-exp. It is one function's, so that scores which are alike are all off by as much: what counts is the largest.
-Measured on torch's CPU, for scores down to -9: at most 1.04e-4, and 5.3e-5 where all are equal. This is 1.22e-4; the bound is four times it."""
+Measured on torch's CPU, for scores down to -9: at most 1.04e-4, and 5.3e-5 where all are equal. Here: 1.22e-4, the bound four times it."""
 _MASK: Final = 100.0
 """What a mask adds to a score that still counts: beyond, exp is 0 in every format."""
 _TILE: Final = 32

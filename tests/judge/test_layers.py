@@ -78,17 +78,17 @@ def other_gates(rows: Tensor) -> Tensor:
     return torch.cat([forget, enter, *rest])
 
 
+FUSED, BY_OPERATORS = ("fused", torch.float32, 0), ("operators", torch.bfloat16, 1)
+
+
 @pytest.mark.parametrize(
-    ("way", "dtype", "seed"), [("fused", torch.float32, 0), ("operators", torch.bfloat16, 1)], ids=["fused-fp32", "operators-bf16"]
-)
-@pytest.mark.parametrize(
-    ("weight", "change", "place"),
+    ("weight", "change", "place", "way", "dtype", "seed"),
     [
-        ("lstm.weight_hh_l0", other_gates, "lstm"),
-        ("lstm.weight_ih_l1_reverse", other_gates, "lstm"),
-        ("lstm.bias_hh_l1", lambda x: 1.02 * x, "lstm"),
-        ("encoder.layers.1.self_attn.in_proj_weight", lambda x: x.roll(24, 0), "encoder.layers.1.self_attn"),
-        ("encoder.layers.0.self_attn.out_proj.bias", lambda x: 1.02 * x, "encoder.layers.0.self_attn"),
+        ("lstm.weight_hh_l0", other_gates, "lstm", *BY_OPERATORS),
+        ("lstm.weight_ih_l1_reverse", other_gates, "lstm", *FUSED),
+        ("lstm.bias_hh_l1", lambda x: 1.02 * x, "lstm", *FUSED),
+        ("encoder.layers.1.self_attn.in_proj_weight", lambda x: x.roll(24, 0), "encoder.layers.1.self_attn", *FUSED),
+        ("encoder.layers.0.self_attn.out_proj.bias", lambda x: 1.02 * x, "encoder.layers.0.self_attn", *BY_OPERATORS),
     ],
 )
 def test_another_weight_is_found(

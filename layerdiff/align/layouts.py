@@ -43,7 +43,7 @@ def infer_both(
             whole = whole.astype(ours[0].dtype)
         other = infer(whole, theirs, likely)
         score = np.inf if other.kind == "unknown" or not other.fits else other.error
-        if placement.name == APART and other.adds_up:  # one rank's value, of ranks that differ, as a sum: zeros of the others make that
+        if placement.name == APART and (other.adds_up or other.is_filled):  # zeros of others make that a sum, any part its start
             score = np.inf
         found.append((score, placement, whole, other))
     if any(score < FITS and one[2].kind != "nested" for score, *one in found):  # a grid adds up to many a wrong tensor too

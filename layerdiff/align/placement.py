@@ -153,6 +153,11 @@ class Placement:
         return self.kind == "partial" or (self.inner is not None and self.inner.adds_up)
 
     @property
+    def is_filled(self) -> bool:
+        """Whether some rank holds places that are none of the logical tensor."""
+        return any(np.any(at == PAD) for at in self.positions) or (self.inner is not None and self.inner.is_filled)
+
+    @property
     def is_sure(self) -> bool:
         """Whether it is a sharding that other values of the same sizes are likely to have."""
         return self.kind == "sharded" and self.fits and not self.also and (bool(self.reading) or self.error < SURELY)

@@ -336,6 +336,13 @@ def test_two_layouts_are_read_together() -> None:
     assert ("replicated", "partial") == (ours.kind, theirs.kind)
 
 
+def test_one_ranks_value_is_not_the_start_of_longer_parts() -> None:
+    x, other = numbers(8, 3), numbers(4, 3, seed=1)
+    _, whole, theirs = infer_both(np.split(x, 4), [x[:4], other])  # the second rank holds rows of another weight
+    assert np.array_equal(whole, x)
+    assert ("sharded along 0, contiguous; no reading fits", False) == (theirs.name, theirs.fits)
+
+
 def test_one_layout_twice_is_laid_rank_by_rank() -> None:
     one, two = numbers(3, 4), numbers(3, 4, seed=1)
     ours, whole, theirs = infer_both([one, two], [one + 1e-3, two])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import NOTHING_FILLED, Fillings, infer_filled, leading
-from layerdiff.align.placement import FITS, PAD, SURELY, Placement
+from layerdiff.align.placement import FITS, SURELY, Placement
 from layerdiff.align.placements import APART, by_shapes, infer
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.expert_ids import local_ids
@@ -133,7 +133,7 @@ def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:
 
 def _has_other_places(placement: Placement, shape: tuple[int, ...], likely: dict[tuple[int, ...], Placement], fillings: Fillings) -> bool:
     """Whether parts that are longer together than the whole fit it nowhere, and no value of these sizes says that they are filled up."""
-    if placement.kind != "sharded" or placement.fits or not any(np.any(at == PAD) for at in placement.positions):
+    if placement.kind != "sharded" or placement.fits or not placement.is_filled:
         return False
     whole, sizes = shape[placement.dim], tuple(at.size for at in placement.positions)
     known = likely.get((whole, *sizes))

@@ -125,7 +125,7 @@ def same_bits(placement: Placement, whole: Kept, parts: Sequence[Kept]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it: then nothing is put together."""
     if placement.kind not in ("sharded", "replicated") or placement.numbers or any(part.dtype != whole.dtype for part in parts):
         return False
-    if any(np.any(at == PAD) for at in placement.positions) or not placement.covers(whole.bits.shape):
+    if placement.is_filled or not placement.covers(whole.bits.shape):
         return False
     return all(np.array_equal(placement.part(whole.bits, rank), part.bits) for rank, part in enumerate(parts))
 

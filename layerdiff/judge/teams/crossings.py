@@ -39,7 +39,7 @@ class Held:
     @property
     def is_filled(self) -> bool:
         """Whether some process holds places that are none of the logical value."""
-        return self.placement.kind == "sharded" and any(np.any(at == PAD) for at in self.placement.positions)
+        return self.placement.kind == "sharded" and self.placement.is_filled
 
     def joined(self, parts: Sequence[Array]) -> Array:
         """The logical tensor, of what each process has."""

@@ -63,18 +63,21 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
 
 
 def _made_up(whole: Array, parts: Sequence[Array], dead: NDArray[np.bool_] | None, *, in_any_order: bool) -> bool:
-    """Whether exact parts are the whole, or add up to it, where recorded ones did not tell which; or are its rows, as they were matched."""
-    if in_any_order:
-        at = matched_places(whole, parts[0], 0, once=True) if len(parts) == 1 and parts[0].shape == whole.shape else None
-        if at is not None:
-            return row_difference(whole[at], parts[0]).figure <= NOTHING
-        placement = infer(whole, parts)
-        return placement.kind != "unknown" and placement.error <= NOTHING and placement.covers(whole.shape) and not placement.twice
-    if any(part.shape != whole.shape for part in parts) or whole.dtype.kind not in "fc":
-        return False
+    """Whether exact parts are the whole, add up to it, or are its parts in a regular order, where recorded ones did not tell which; or are
+    its rows, as they were matched.
+    """
 
     def same(made: Array) -> bool:
         counted = whole if dead is None else where_finite(whole, made, dead)
         return row_difference(unmasked(counted), unmasked(made)).figure <= NOTHING
 
-    return all(map(same, parts)) or same(np.sum(parts, axis=0))
+    if in_any_order:
+        at = matched_places(whole, parts[0], 0, once=True) if len(parts) == 1 and parts[0].shape == whole.shape else None
+        if at is not None:
+            return row_difference(whole[at], parts[0]).figure <= NOTHING
+    elif all(part.shape == whole.shape for part in parts):
+        return whole.dtype.kind in "fc" and (all(map(same, parts)) or same(np.sum(parts, axis=0)))
+    placement = infer(whole, parts)
+    if placement.kind == "unknown" or placement.twice or not placement.covers(whole.shape) or not placement.error <= NOTHING:
+        return False
+    return (in_any_order or bool(placement.reading) or placement.kind == "nested") and same(placement.joined(parts, whole.shape))

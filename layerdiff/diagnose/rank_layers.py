@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.global_numbers import split_number
 from layerdiff.align.placements import relative_error
-from layerdiff.diagnose.rank_values import EXACTLY, RULE, RankValues
+from layerdiff.diagnose.rank_values import EXACTLY, RankValues
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
@@ -22,6 +22,7 @@ from layerdiff.trace.schema import CallKind, Role
 
 Calls = Sequence[tuple[int, int]]
 """File of a rank, and call."""
+_RULE: Final = "ranks: layers that no rank runs"
 _SAME: Final = 0.1
 """Relative error up to which a layer is said to be given what another layer is given in the reference."""
 
@@ -60,7 +61,7 @@ def missing_layers(values: RankValues, tables: RankedTables) -> Iterator[Found]:
                 said += f"{many} {before}.{number} on what the reference gives {before}.{numbers[0]} (off by {error:.2g})"
                 evidence |= {"instead": number, "residual": error, "ranks": of} | ({"rank": of[0]} if len(of) == 1 else {})
         at = int(values.sites["reference_call"][row]), -1
-        yield Found(row, Local(at, "out", Verdict.DEFECT, said, float(len(numbers)), 0.0, RULE, cause=cause, evidence=evidence))
+        yield Found(row, Local(at, "out", Verdict.DEFECT, said, float(len(numbers)), 0.0, _RULE, cause=cause, evidence=evidence))
 
 
 def _lists(values: RankValues, tables: RankedTables) -> dict[str, _List]:

@@ -168,13 +168,21 @@ class RankValues:
         return np.asarray(placed.placement.joined(standing, whole.shape), np.float64)
 
     def local(
-        self, row: int, pair: int, cause: str | None, statement: str, residual: float, allowed: float | None = None, **evidence: Any
+        self,
+        row: int,
+        pair: int,
+        cause: str | None,
+        statement: str,
+        residual: float,
+        allowed: float | None = None,
+        rule: str | None = None,
+        **evidence: Any,
     ) -> Found:
-        """A finding at a value."""
+        """A finding at a value; `rule`: what was measured, where it is not the residual of an equality."""
         calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
         position = self.texts[int(self.pairs["position"][pair])] or "out"
-        limit, rule = self.holds if allowed is None else allowed, _EXACT_RULE if pair in self.exact else RULE
-        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, rule, cause=cause, evidence=evidence))
+        limit, by = self.holds if allowed is None else allowed, rule or (_EXACT_RULE if pair in self.exact else RULE)
+        return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, by, cause=cause, evidence=evidence))
 
     def incoming(self, row: int) -> float:
         """How far off the inputs of a call are: their largest relative L2 error."""

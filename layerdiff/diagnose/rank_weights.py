@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.placed import Placed
 from layerdiff.trace.schema import Role
+
+_OFF: Final = "ranks: how far a rank's part of a weight is off"
+_LEFT: Final = "ranks: places of a weight that no rank holds"
 
 
 def misplaced_weights(values: RankValues) -> Iterator[Found]:
@@ -49,7 +53,7 @@ def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[F
         index = placed.errors.index(most)
         rank = values.rank(placed.files[index])
         said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
-        yield values.local(row, pair, None, said, most, rank=rank)
+        yield values.local(row, pair, None, said, most, rule=_OFF, rank=rank)
 
 
 def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
@@ -86,7 +90,7 @@ def _rows_of_another(values: RankValues, row: int, pair: int, placed: Placed, di
                     held = f"{values.site(one)}.{mine}"
                     own = values.rank(placed.files[rank])
                     said = f"rank {own} holds rows {ranges} of {held} here: fused weights were cut as one block"
-                    return values.local(row, pair, "tp-fused-shard", said, float(error), rank=own, holds=held)
+                    return values.local(row, pair, "tp-fused-shard", said, float(error), rule=_OFF, rank=own, holds=held)
     return None
 
 
@@ -100,7 +104,7 @@ def _held_twice(values: RankValues, row: int, pair: int, placed: Placed) -> Foun
     if not placed.placement.fits or left <= 0 or held.size == np.unique(held).size:
         return None
     said = f"ranks hold the same part, and {left} places are on no rank: {placed.placement.name}"
-    return values.local(row, pair, "tp-duplicate-shard", said, float(left), places_on_no_rank=left)
+    return values.local(row, pair, "tp-duplicate-shard", said, float(left), 0.0, _LEFT, places_on_no_rank=left)
 
 
 def _another_ranks(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:
@@ -119,7 +123,7 @@ def _another_ranks(values: RankValues, row: int, pair: int, placed: Placed) -> F
                 continue
             other = values.rank(placed.files[int(np.searchsorted(edges, at[others][0], side="right")) - 1])
             said = f"rank {values.rank(placed.files[rank])} holds {int(others.sum())} of {at.size} slices of rank {other}'s part"
-            return values.local(row, pair, "tp-duplicate-shard", said, float(error), rank=values.rank(placed.files[rank]))
+            return values.local(row, pair, "tp-duplicate-shard", said, float(error), rule=_OFF, rank=values.rank(placed.files[rank]))
     return None
 
 

@@ -22,6 +22,7 @@ from layerdiff.trace.schema import Role
 
 _MOVED: Final = 0.125
 """Share of the places that are elsewhere in a value that is said to be in another order: one row may resemble its neighbour."""
+_ORDERS: Final = "ranks: orders in which the inputs of one call lie"
 _AT_MOST: Final = 0.1
 """`RankValues.holds` where what had come in was off: an equality must explain most of a difference."""
 
@@ -189,7 +190,8 @@ def _two_orders(values: RankValues, row: int) -> Found | None:
             f"{names[1]} lies {other} over the ranks and {names[0]} {first}, along {sizes[0]} places of each: "
             f"what a rank is given of the one is not of the places that it holds of the other"
         )
-        return values.local(row, orders[other][0], "cp-position-ids", said, 1.0, orders={names[0]: first, names[1]: other})
+        told = {names[0]: first, names[1]: other}
+        return values.local(row, orders[other][0], "cp-position-ids", said, float(len(orders)), 1.0, _ORDERS, orders=told)
     return None
 
 

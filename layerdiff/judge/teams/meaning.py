@@ -212,6 +212,7 @@ class _Judge:
 
     def _found(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
         body, difference = programs.body, apart.difference
+        cause, says = None, "the ranks together compute something else"
         row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
         alone = _alone(apart.figures)
         unnamed = programs.own_choices or _counts_for_itself(body)  # what follows from other choices, or other ids, is no fault
@@ -220,18 +221,26 @@ class _Judge:
             row = self.crossings.row_of.get(named.at, row)
             calls, value = (named.reference, named.at[1]), "out"
             evidence |= {} if named.static is None else {"static": named.static}
+            says = f"the ranks together do not make what {named.makes} makes"
+            if named.unreduced is not None:
+                cause = "allreduce-missing"
+                says = (
+                    f"each rank goes on with its own result of {named.makes}: the {named.unreduced} of all ranks' is the reference's, and "
+                )
+                says += "no rank has it"
         if apart.handed:
             evidence["handed_to"] = {"site": self.runs.target[0].file.site(next(iter(apart.call.calls.target.values())))}
         if alone is not None:
             evidence["rank"] = self.runs.target[alone].file.rank
         evidence |= {"meaning": difference.figure, "cut": apart.crossing.position, "worst": difference.worst, "rows": difference.rows}
-        statement = evidence.get("static", "the ranks together compute something else")
+        statement = evidence.get("static", says)
         small = difference.figure <= BELOW_ROUNDING and "static" not in evidence
-        verdict = Verdict.INHERITED if small else Verdict.UNEXPLAINED
+        verdict = Verdict.INHERITED if small else Verdict.UNEXPLAINED if cause is None else Verdict.DEFECT
         kind = "below-rounding" if small else ""
         allowed = BELOW_ROUNDING if small else NOTHING
         said = f"{statement}, below rounding" if small else statement
-        return Found(row, Local(calls, value, verdict, said, difference.figure, allowed, RULE, kind=kind, evidence=evidence, notice=small))
+        local = Local(calls, value, verdict, said, difference.figure, allowed, RULE, cause, kind, evidence, small)
+        return Found(row, local)
 
     def _calls(self, row: int) -> tuple[int, int]:
         return int(self._sites["reference_call"][row]), int(self._sites["target_call"][row])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import infer_both
@@ -18,9 +19,16 @@ from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
+from layerdiff.measure.rows import row_difference
+from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 
 Array = NDArray[Any]
+_REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
+    "sum": lambda parts: np.asarray(parts.sum(0)),
+    "largest": lambda parts: np.asarray(parts.max(0)),
+    "smallest": lambda parts: np.asarray(parts.min(0)),
+}
 _MOST: Final = 4
 """Calls whose scalars are tried."""
 
@@ -34,6 +42,10 @@ class Named:
     """File and call."""
     static: str | None
     """What the two differ in besides their values."""
+    makes: str = ""
+    """The operator of the reference's call."""
+    unreduced: str | None = None
+    """Where the ranks' results, reduced over the ranks, are the reference's, and never were: `sum`."""
 
 
 Again = Callable[[TeamRan], Apart | None]
@@ -42,9 +54,10 @@ Again = Callable[[TeamRan], Apart | None]
 def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: Apart, alone: int | None, again: Again) -> Named | None:
     """The call on the way to where they part that makes something else; None where every result is made up.
 
-    The first that is given another number, without which they would not part; else the first that does more than copy. `again`: where
-    the ranks part when they make something else. `alone`: the file of the process that is off. Of a
-    reference of several processes the calls of the first stand for those that the others make at the same step.
+    The first that is given another number, without which they would not part; else the first that does more than copy, on a way on which
+    nothing is made up any more: ranks may take detours of their own (the largest of a part, then of all). Numbers of tokens and masks that
+    each rank has its own of come last. `again`: where the ranks part when they make something else. `alone`: the file of the process that
+    is off. Of a reference of several processes the calls of the first stand for those that the others make at the same step.
     """
     team = programs.body.parts.reference
     file, part = next(iter(team.items()))
@@ -58,6 +71,7 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
     for (own, call), number in programs.partner.items():
         beside.setdefault(number, {}).setdefault(own, call)
     found: list[Named] = []
+    right: set[int] = set()
     for call in part.items:
         number = programs.partner.get((file, call), -1)
         made = ours.results.get((file, call))
@@ -65,39 +79,115 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
             continue
         step, together = programs.steps[number], beside[number]
         others = {file: one for file, one in step.items() if file != alone} if alone in step else {}
+        made_up = {position: _made_up(ours, together, theirs, step, position) for position in made}
+        if all(made_up.values()):
+            right.add(call)
         if any(
-            _made_up(ours, together, theirs, step, position) is False
-            and (not others or _made_up(ours, together, theirs, others, position))  # else the ranks have it in an order of their own
-            for position in made
+            told is False and (not others or _made_up(ours, together, theirs, others, position))  # else in an order of the ranks' own
+            for position, told in made_up.items()
         ):
             at = alone if alone in step else next(iter(step))
             texts = shown(programs.runs.target[at], step[at]), shown(run, call)
-            found.append(Named(call, (at, step[at]), f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None))
-    more = [one for one in found if run.operation(one.reference).base not in COPIES]
+            static = f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None
+            found.append(Named(call, (at, step[at]), static, run.operation(call).base))
+    open_ways = reaching(run, part.items[:stop], [run.place(value)], right)
+    found.sort(key=lambda one: one.reference not in open_ways)
     mended: dict[int, bool] = {}
     for one in [one for one in found if one.static is not None][:_MOST]:
-        mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again)
+        mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again, alone)
         if mended[one.reference] and numbers_in(one.static or ""):
             return one
-    first = next(iter([*more, *found]), None)
-    return first if first is None or mended.get(first.reference, True) else replace(first, static=None)
+    plainest = sorted(found, key=lambda one: (one.reference not in open_ways, alone is None and _own_numbers(programs, theirs, one)))
+    first = next((one for one in plainest if run.operation(one.reference).base not in COPIES), next(iter(plainest), None))
+    if first is None:
+        return None
+    if alone is None and (unreduced := _unreduced(programs, ours, theirs, first, right, beside)) is not None:
+        return unreduced
+    return first if mended.get(first.reference, True) else replace(first, static=None)
 
 
-def _mends(programs: TeamPrograms, ours: TeamRan, call: int, beside: Mapping[int, Mapping[int, int]], parted: Apart, again: Again) -> bool:
-    """Whether the ranks make up a call's result, or no longer part, once they are given its scalars; not asked of another operator."""
+def _own_numbers(programs: TeamPrograms, theirs: TeamRan, named: Named) -> bool:
+    """Whether a call makes whole numbers or masks, and each rank others: of the tokens, or the words, that it holds."""
+    file = next(iter(programs.body.parts.reference))
+    made = [theirs.results.get(at, {}) for at in programs.steps[programs.partner[file, named.reference]].items()]
+    first = made[0] if made else {}
+    if not first or any(one.dtype.kind == "f" for one in first.values()):
+        return False
+    return any(not np.array_equal(own.get(position, ()), one) for own in made for position, one in first.items())
+
+
+def _unreduced(
+    programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, named: Named, right: Collection[int], beside: Mapping[int, Mapping[int, int]]
+) -> Named | None:
+    """The call whose results the ranks should have reduced: what it makes, or what it is given, each rank having its own part of it."""
+    file, part = next(iter(programs.body.parts.reference.items()))
+    run, step = part.run, programs.steps[programs.partner[file, named.reference]]
+    given = {run.place(value).memory for value in run.operation(named.reference).inputs.values()}
+    makers = [call for call in part.items if call in right and given & {run.place(v).memory for v in run.operation(call).outputs.values()}]
+    for call in [named.reference, *makers]:
+        number = programs.partner[file, call]
+        there = programs.steps[number]
+        if call != named.reference and not all(_reads(programs.runs.target[one], step.get(one, -1), there.get(one, -1)) for one in step):
+            continue
+        for position in ours.results[file, call]:
+            own = [ours.results.get(at, {}).get(position) for at in beside[number].items()]
+            made = [one for at in there.items() if (one := theirs.results.get(at, {}).get(position)) is not None]
+            if (
+                len(own) != 1
+                or own[0] is None
+                or own[0].dtype.kind != "f"
+                or len(made) < 2
+                or {one.shape for one in made} != {own[0].shape}
+            ):
+                continue
+            if min(_apart(own[0], one) for one in made) <= NOTHING:
+                continue
+            for how, reduce in _REDUCTIONS.items():
+                if _apart(own[0], reduce(np.stack(made))) <= NOTHING:
+                    at = next(iter(there))
+                    return Named(call, (at, there[at]), None, run.operation(call).base, how)
+    return None
+
+
+def _reads(run: Recorded, reader: int, maker: int) -> bool:
+    """Whether a call is given what another made, as it was made."""
+    if reader < 0 or maker < 0:
+        return False
+    made = {run.place(value).memory for value in run.operation(maker).outputs.values()}
+    return any(run.place(value).memory in made for value in run.operation(reader).inputs.values())
+
+
+def _apart(one: Array, other: Array) -> float:
+    return row_difference(unmasked(one), unmasked(other)).figure
+
+
+def _mends(
+    programs: TeamPrograms,
+    ours: TeamRan,
+    call: int,
+    beside: Mapping[int, Mapping[int, int]],
+    parted: Apart,
+    again: Again,
+    alone: int | None,
+) -> bool:
+    """Whether the ranks make up a call's result, or no longer part, once they are given its scalars; not asked of another operator.
+
+    Of numbers of which each rank has its own (where its part begins) only that they no longer part tells.
+    """
     file = next(iter(programs.body.parts.reference))
     number = programs.partner[file, call]
     step, reference = programs.steps[number], programs.runs.reference[file].operation(call)
     there = {one: programs.runs.target[one].operation(at) for one, at in step.items()}
     if any(operation.name != reference.name for operation in there.values()):
         return True
+    varied = alone is None and len({shown(programs.runs.target[one], at) for one, at in step.items()}) > 1
     for keys in dict.fromkeys(keys for operation in there.values() for keys in other_scalars(operation, reference)):
         pictures = {one: {operation.call: with_scalars(operation, reference, keys)} for one, operation in there.items()}
         try:
             theirs = programs.run("target", pictures=pictures)
         except CannotReplay:
             continue
-        made = [_made_up(ours, beside[number], theirs, step, position) for position in ours.results[file, call]]
+        made = [not varied and _made_up(ours, beside[number], theirs, step, position) for position in ours.results[file, call]]
         apart = again(theirs)
         if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key:
             return True

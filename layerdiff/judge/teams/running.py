@@ -203,7 +203,10 @@ class _Watcher:
         if step is None:
             return {}
         calls = programs.steps[step]
-        there = {file: programs.runs.target[file].operation(call).outputs for file, call in calls.items()}
+        operations = {file: programs.runs.target[file].operation(call) for file, call in calls.items()}
+        there = {file: one.outputs for file, one in operations.items()}
+        if any(self._chooses_from_less(operation, programs.runs.target[file], one) for file, one in operations.items()):
+            return {}
         found: dict[str, Array] = {}
         for position, own in results.items():
             if any(position not in outputs for outputs in there.values()):
@@ -214,6 +217,15 @@ class _Watcher:
                 return {}
             found[position] = decided
         return found
+
+    def _chooses_from_less(self, operation: Operation, run: Recorded, other: Operation) -> bool:
+        """Whether a rank's choices are as many as the reference's, each of its own part of what there is: the best of a cut vocabulary."""
+
+        def sizes(run: Recorded, values: Mapping[str, int]) -> dict[str, int]:
+            return {position: run.file.count(value) for position, value in values.items()}
+
+        alike = sizes(self._run, operation.outputs) == sizes(run, other.outputs)
+        return alike and sizes(self._run, operation.inputs) != sizes(run, other.inputs)
 
     def _own_part(self, own: Array, parts: Mapping[int, Array]) -> Array | None:
         """What this process of the reference has of a decision of all ranks."""

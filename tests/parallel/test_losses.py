@@ -1,0 +1,34 @@
+"""The cross entropy of a vocabulary that lies on all ranks: the largest of a part is no choice that the whole would make, and what is never
+masked or reduced is named, not the detours that ranks take besides.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from captures.processes import Processes
+from layerdiff.compare import compare_traces
+from tests.parallel.losses import Case, record, record_rank
+
+
+@pytest.mark.parametrize(
+    ("wrong", "size", "found"),
+    [
+        ("", 2, []),
+        ("", 4, []),
+        ("embedding", 2, [("embedding/aten.embedding.default#0", None)]),
+        ("label", 2, [("loss/aten.gather.default#0", None)]),
+        ("largest", 2, [("loss/aten.max.dim#0", "allreduce-missing")]),
+        ("sum", 4, [("loss/aten.sum.dim_IntList#0", "allreduce-missing")]),
+    ],
+)
+def test_a_loss_over_ranks(wrong: str, size: int, found: list[tuple[str, str | None]], processes: Processes, tmp_path: Path) -> None:
+    reference = record(0, 1, tmp_path / "reference.h5", Case())
+    processes.run(record_rank, tmp_path / "target", Case("bfloat16", wrong), size=size)
+    comparison = compare_traces(reference, tmp_path / "target")
+    assert found == [(origin.site, origin.cause) for origin in comparison.origins]
+    assert bool(wrong) == comparison.defect
+    if "allreduce-missing" in str(found):
+        assert f"the {wrong} of all ranks' is the reference's" in comparison.origins[0].statement

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
-POINT_TO_POINT: Final = ("c10d.send", "c10d.recv")
 _MOST_RANKS: Final = 1 << 20
 _REDUCING: Final = ("c10d.all_reduce", "c10d.reduce", "c10d.reduce_scatter")
 

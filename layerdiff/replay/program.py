@@ -24,6 +24,7 @@ from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.replay.refusal import NotRecorded
 from layerdiff.replay.sizes import first_line
 from layerdiff.trace.arguments import Arguments, decode
+from layerdiff.trace.schema import POINT_TO_POINT
 
 Array = NDArray[Any]
 
@@ -80,6 +81,9 @@ class Meeting:
 
     operation: Operation
     given: Mapping[str, Array]
+    on_its_way: bool = False
+    """Whether the program goes on without: of a message it stands only where something is done with the memory that it comes to. Two
+    ranks that send to each other would else wait for each other."""
 
 
 def run_calls(part: Part, watcher: Watcher) -> None:
@@ -91,28 +95,39 @@ def run_calls(part: Part, watcher: Watcher) -> None:
 
 
 def run_together(
-    programs: Sequence[tuple[Part, Watcher]], meet: Callable[[Mapping[int, Meeting]], Mapping[int, Mapping[str, Array]]]
+    programs: Sequence[tuple[Part, Watcher]], meet: Callable[[Mapping[Stand, Meeting]], Mapping[Stand, Mapping[str, Array]]]
 ) -> None:
     """Run the parts of several processes, each as far as it comes without the others.
 
-    `meet`: of the collectives at which programs stand, by program, makes the results of those of which all ranks are there.
+    `meet`: of the collectives that programs have come to makes the results of those of which all ranks are there.
     Raises CannotReplay where something was not recorded, or none of the collectives can go on.
     """
     running = [steps(part, watcher) for part, watcher in programs]
-    waiting: dict[int, Meeting] = {}
-    results: Mapping[int, Mapping[str, Array] | None] = dict.fromkeys(range(len(running)))
+    met: dict[Stand, Meeting] = {}
+    made: dict[Stand, Mapping[str, Array]] = {}
+    standing: dict[int, int] = {}
+    ready: dict[int, Mapping[str, Array] | None] = dict.fromkeys(range(len(running)))
     with torch.no_grad():
-        while results:
-            for i, made in results.items():
-                waiting.pop(i, None)
-                meeting = advance(running[i], made)
+        while ready:
+            for i, results in ready.items():
+                meeting = advance(running[i], results)
+                while meeting is not None and meeting.on_its_way:
+                    met[i, meeting.operation.call] = meeting
+                    meeting = advance(running[i], None)
                 if meeting is not None:
-                    waiting[i] = meeting
-            results = meet(waiting) if waiting else {}
-    if waiting:
+                    standing[i] = call = meeting.operation.call
+                    if (i, call) not in made:
+                        met.setdefault((i, call), meeting)
+            made |= meet(met) if met else {}
+            met = {at: meeting for at, meeting in met.items() if at not in made}
+            ready = {i: made.pop((i, call)) for i, call in standing.items() if (i, call) in made}
+            standing = {i: call for i, call in standing.items() if i not in ready}
+    if standing:
         raise CannotReplay("a collective inside has ranks that take no part in it here")
 
 
+Stand = tuple[int, int]
+"""A program by its number, and a call."""
 Program = Generator[Meeting, "Mapping[str, Array] | None", None]
 
 
@@ -129,9 +144,11 @@ def steps(part: Part, watcher: Watcher) -> Program:
     run, memory = part.run, Memory(part.run, watcher.incoming)
     for value in part.inputs:
         memory.write(value, watcher.incoming(value))
+    coming: list[Operation] = []
     for item in part.items:
         child = part.children.get(item)
         if child is not None:
+            yield from _arrived(run, memory, coming, [*child.handed.values(), *child.returned])
             for position, value in child.handed.items():
                 watcher.handed(item, position, memory.read(value).numpy().copy())
             for value in child.returned:
@@ -140,14 +157,30 @@ def steps(part: Part, watcher: Watcher) -> Program:
         operation = run.operation(item)
         if item in part.pictures:
             operation = replace(operation, picture=part.pictures[item])
+        if coming and not run.is_view(operation):
+            yield from _arrived(run, memory, coming, [*operation.inputs.values(), *operation.outputs.values()])
         if run.is_collective(item):
             given = {position: memory.read(value).numpy().copy() for position, value in operation.inputs.items()}
-            results = yield Meeting(operation, given)
-            memory.replace(operation, results or {})
+            meeting = Meeting(operation, given, operation.name in POINT_TO_POINT)
+            results = yield meeting
+            if meeting.on_its_way:
+                coming.append(operation)
+            else:
+                memory.replace(operation, results or {})
         else:
             _execute(run, memory, operation, watcher)
+    yield from _arrived(run, memory, coming, list(part.outputs.values()))
     for position, value in part.outputs.items():
         watcher.handed(part.call, position, memory.read(value).numpy().copy())
+
+
+def _arrived(run: Recorded, memory: Memory, coming: list[Operation], values: Sequence[int]) -> Program:
+    """Stand at the messages that are on their way to the memory of some values."""
+    places = {run.place(value).memory for value in values} if coming else set()
+    for operation in [one for one in coming if any(run.place(value).memory in places for value in one.outputs.values())]:
+        coming.remove(operation)
+        results = yield Meeting(operation, {})
+        memory.replace(operation, results or {})
 
 
 def _execute(run: Recorded, memory: Memory, operation: Operation, watcher: Watcher) -> None:

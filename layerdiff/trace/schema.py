@@ -26,6 +26,9 @@ LAST_SLAB_BYTES: Final = 16 * 1024 * 1024
 
 ABSENT: Final = -1
 
+POINT_TO_POINT: Final = ("c10d.send", "c10d.recv")
+"""Operators of messages from one rank to another."""
+
 
 class CallKind(IntEnum):
     """What was executed."""

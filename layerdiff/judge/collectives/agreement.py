@@ -17,10 +17,11 @@ from layerdiff.judge.collectives.messages import unmatched_messages
 from layerdiff.judge.collectives.moved import MOVING, Piece, expected, moved, pieces_to
 from layerdiff.judge.collectives.rounds import Parting, Round, rounds_of
 from layerdiff.judge.collectives.sums import PARTIAL_SUMS, Outcome, reduced
-from layerdiff.judge.issued import POINT_TO_POINT, Issued, bits, issued, listed
+from layerdiff.judge.issued import Issued, bits, issued, listed
 from layerdiff.judge.local import Local
 from layerdiff.judge.tables import Verdict
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import POINT_TO_POINT
 
 FINDING: Final = (Verdict.PRECISION, Verdict.UNEXPLAINED, Verdict.DEFECT, Verdict.BROKEN)
 ORDER_RULE: Final = "all ranks of a group issue the same collectives in the same order"

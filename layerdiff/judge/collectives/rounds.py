@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
-from layerdiff.judge.issued import POINT_TO_POINT, Group, Issued, listed
+from layerdiff.judge.issued import Group, Issued, listed
+from layerdiff.trace.schema import POINT_TO_POINT
 
 _MATCHED: Final = 4000
 """Collectives around a parting among which the rest of a rank's order is looked for."""

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from layerdiff.judge.collectives.messages import messages
 from layerdiff.judge.collectives.moved import MOVING, expected
 from layerdiff.judge.collectives.rounds import rounds_of
-from layerdiff.judge.issued import POINT_TO_POINT, Issued, issued
+from layerdiff.judge.issued import Issued, issued
 from layerdiff.replay.program import Meeting
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import POINT_TO_POINT
 
 Array = NDArray[Any]
 _REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {

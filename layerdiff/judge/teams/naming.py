@@ -44,6 +44,8 @@ class Named:
     """What the two differ in besides their values."""
     makes: str = ""
     """The operator of the reference's call."""
+    sure: bool = True
+    """Whether its result is known to be another; else only that the ranks part no longer where they are given its number tells."""
     unreduced: str | None = None
     """Where the ranks' results, reduced over the ranks, are the reference's, and never were: `sum`."""
 
@@ -82,14 +84,16 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         made_up = {position: _made_up(ours, together, theirs, step, position) for position in made}
         if all(made_up.values()):
             right.add(call)
-        if any(
+        other = any(
             told is False and (not others or _made_up(ours, together, theirs, others, position))  # else in an order of the ranks' own
             for position, told in made_up.items()
-        ):
-            at = alone if alone in step else next(iter(step))
-            texts = shown(programs.runs.target[at], step[at]), shown(run, call)
-            static = f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None
-            found.append(Named(call, (at, step[at]), static, run.operation(call).base))
+        )
+        at = alone if alone in step else next(iter(step))
+        texts = shown(programs.runs.target[at], step[at]), shown(run, call)
+        static = f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None
+        known = None not in made_up.values() or programs.runs.target[at].operation(step[at]).name != run.operation(call).name
+        if other or (static is not None and numbers_in(static) and not known):  # tiles of a product are no part of it, and scaled like it
+            found.append(Named(call, (at, step[at]), static, run.operation(call).base, sure=other))
     open_ways = reaching(run, part.items[:stop], [run.place(value)], right)
     found.sort(key=lambda one: one.reference not in open_ways)
     mended: dict[int, bool] = {}
@@ -97,7 +101,10 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again, alone)
         if mended[one.reference] and numbers_in(one.static or ""):
             return one
-    plainest = sorted(found, key=lambda one: (one.reference not in open_ways, alone is None and _own_numbers(programs, theirs, one)))
+    plainest = sorted(
+        [one for one in found if one.sure],
+        key=lambda one: (one.reference not in open_ways, alone is None and _own_numbers(programs, theirs, one)),
+    )
     first = next((one for one in plainest if run.operation(one.reference).base not in COPIES), next(iter(plainest), None))
     if first is None:
         return None
@@ -145,7 +152,7 @@ def _unreduced(
             for how, reduce in _REDUCTIONS.items():
                 if _apart(own[0], reduce(np.stack(made))) <= NOTHING:
                     at = next(iter(there))
-                    return Named(call, (at, there[at]), None, run.operation(call).base, how)
+                    return Named(call, (at, there[at]), None, run.operation(call).base, unreduced=how)
     return None
 
 
@@ -182,7 +189,10 @@ def _mends(
         return True
     varied = alone is None and len({shown(programs.runs.target[one], at) for one, at in step.items()}) > 1
     for keys in dict.fromkeys(keys for operation in there.values() for keys in other_scalars(operation, reference)):
-        pictures = {one: {operation.call: with_scalars(operation, reference, keys)} for one, operation in there.items()}
+        pictures = {
+            one: {call: with_scalars(programs.runs.target[one].operation(call), reference, keys) for call in _alike(programs, one, at)}
+            for one, at in step.items()
+        }
         try:
             theirs = programs.run("target", pictures=pictures)
         except CannotReplay:
@@ -192,6 +202,14 @@ def _mends(
         if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key:
             return True
     return False
+
+
+def _alike(programs: TeamPrograms, file: int, call: int) -> list[int]:
+    """A rank's call, and those alike that the reference has no partner for: it may do in several what the reference does in one."""
+    run, partnered = programs.runs.target[file], set(programs.partner.values())
+    others = [step[file] for number, step in enumerate(programs.steps) if number not in partnered and file in step]
+    same = [one for one in others if not run.is_module(one) and run.operation(one).name == run.operation(call).name]
+    return [call, *(one for one in same if shown(run, one) == shown(run, call))]
 
 
 def _made_up(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool | None:

@@ -86,10 +86,9 @@ class TeamPrograms:
         watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file]) for file in files]
         exchange: Exchange = getattr(self.exchange, side)
 
-        def meet(waiting: Mapping[int, Meeting]) -> dict[int, dict[str, Array]]:
-            by_call = {(files[i], meeting.operation.call): meeting for i, meeting in waiting.items()}
-            number = {(files[i], meeting.operation.call): i for i, meeting in waiting.items()}
-            return {number[at]: results for at, results in exchange.meet(by_call).items()}
+        def meet(met: Mapping[Call, Meeting]) -> dict[Call, dict[str, Array]]:
+            by_file = {(files[i], call): meeting for (i, call), meeting in met.items()}
+            return {(files.index(file), call): results for (file, call), results in exchange.meet(by_file).items()}
 
         run_together([(parts[file], watcher) for file, watcher in zip(files, watchers, strict=True)], meet)
         return ran

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from layerdiff.judge.issued import POINT_TO_POINT, listed
+from layerdiff.judge.issued import listed
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, fit, shorten, visible
 from layerdiff.rows.figures import amount, count, figure
 from layerdiff.rows.ranks.meetings import Load, Meeting, Seat
 from layerdiff.rows.section import heading, said
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark, rank_tone
+from layerdiff.trace.schema import POINT_TO_POINT
 
 MOST: Final = 60
 """Collectives of one call that are shown."""

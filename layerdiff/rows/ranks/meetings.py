@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from layerdiff.judge.issued import POINT_TO_POINT, Issued, issued
+from layerdiff.judge.issued import Issued, issued
 from layerdiff.judge.tables import Verdict
 from layerdiff.progress import tell
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import CallKind
+from layerdiff.trace.schema import POINT_TO_POINT, CallKind
 
 _Key = tuple[Any, ...]
 

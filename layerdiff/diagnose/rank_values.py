@@ -181,7 +181,7 @@ class RankValues:
         """A finding at a value; `rule`: what was measured, where it is not the residual of an equality."""
         calls = int(self.sites["reference_call"][row]), int(self.sites["target_call"][row])
         position = self.texts[int(self.pairs["position"][pair])] or "out"
-        limit, by = self.holds if allowed is None else allowed, rule or (_EXACT_RULE if pair in self.exact else RULE)
+        limit, by = self.holds if allowed is None else allowed, rule or (_EXACT_RULE if self.exact else RULE)
         return Found(row, Local(calls, position, Verdict.DEFECT, statement, residual, limit, by, cause=cause, evidence=evidence))
 
     def incoming(self, row: int) -> float:

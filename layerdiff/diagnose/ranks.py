@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import same_form
 from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
 from layerdiff.diagnose.rank_values import APART, Array, RankValues
@@ -98,8 +99,9 @@ def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array], noise: flo
     if whole is None or parts is None or placed is None or len(parts) != len(lacking) or placed.placement.kind == "unknown":
         return np.inf, 0.0
     own = [placed.placement.part(whole, rank) for rank in range(len(parts))]
-    if any(one.shape != part.shape or part.shape != lack.shape for one, part, lack in zip(own, parts, lacking, strict=True)):
+    if any(one.shape != part.shape or not same_form(part.shape, lack.shape) for one, part, lack in zip(own, parts, lacking, strict=True)):
         return np.inf, 0.0
+    lacking = [lack.reshape(part.shape) for lack, part in zip(lacking, parts, strict=True)]
     if not all(_size(one) > 0 for one in lacking):
         return np.inf, 0.0
     residual = max(_size(part - one - lack) / _size(lack) for part, one, lack in zip(parts, own, lacking, strict=True))
@@ -129,9 +131,10 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
                     continue
                 sums = values.summed(other)
                 known = values.joined(other) if sums is None else np.sum(sums[1], axis=0)
-                if known is None or known.ndim > whole.ndim or known.shape != whole.shape[whole.ndim - known.ndim :]:
+                added = None if known is None else _in_form(known, whole.shape)
+                if added is None:
                     continue
-                residual = _size(difference - (count - 1) * np.broadcast_to(known, whole.shape)) / size
+                residual = _size(difference - (count - 1) * added) / size
                 if residual <= allowed and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
                     best = residual, one, other, name, cause
             if best is not None:
@@ -141,6 +144,13 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
                 )
                 return values.local(one, other if one != row else pair, cause, said, residual, allowed, ranks=count, added=name)
     return None
+
+
+def _in_form(added: Array, shape: tuple[int, ...]) -> Array | None:
+    """What is added to a value of this shape, as it is added there: the tokens of a batch may lie in a row; None where it cannot be."""
+    if added.ndim <= len(shape) and added.shape == shape[len(shape) - added.ndim :]:
+        return np.broadcast_to(added, shape)
+    return added.reshape(shape) if same_form(added.shape, shape) else None
 
 
 def _totals(values: RankValues, pair: int) -> Iterator[tuple[Array, Array, bool]]:

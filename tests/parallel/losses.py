@@ -21,7 +21,7 @@ HIDDEN, VOCABULARY = 24, 48
 class Case:
     dtype: str = "float32"
     wrong: str = ""
-    """embedding, label: rows of other ranks are not masked; largest, sum: not reduced."""
+    """embedding, label: rows of other ranks are not masked; largest, sum: not reduced; token: counted from each rank's first."""
 
 
 class Part(nn.Module):
@@ -53,7 +53,20 @@ class Embedding(Part):
 
 
 class Loss(Part):
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+    def likeliest(self, logits: Tensor) -> Tensor:
+        """The token of the largest logit of all ranks."""
+        largest, at = logits.max(-1)
+        if self.case.wrong != "token":
+            at = at + self.first
+        if self.size == 1:
+            return at
+        both = torch.stack([largest, at.float()])
+        every = [torch.empty_like(both) for _ in range(self.size)]
+        dist.all_gather(every, both)
+        largest, at = torch.stack(every, -1)
+        return at.gather(-1, largest.argmax(-1, keepdim=True))[..., 0].long()
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         wrong = self.case.wrong
         logits = F.linear(x, self.weight).float()
         largest = logits.max(-1)[0]
@@ -62,7 +75,7 @@ class Loss(Part):
         label = logits.gather(-1, local[..., None])[..., 0]
         label = self.reduced(label if wrong == "label" else label.masked_fill(others, 0.0))
         total = logits.exp().sum(-1)
-        return (total if wrong == "sum" else self.reduced(total)).log() - label
+        return (total if wrong == "sum" else self.reduced(total)).log() - label, self.likeliest(logits[:, -1])
 
 
 class Model(nn.Module):
@@ -71,7 +84,7 @@ class Model(nn.Module):
         self.embedding, self.loss = Embedding(case, rank, size, 1), Loss(case, rank, size, 2)
         self.norm = nn.RMSNorm(HIDDEN)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         return self.loss(self.norm(self.embedding(ids[:, :-1])), ids[:, 1:])  # type: ignore[no-any-return]
 
 

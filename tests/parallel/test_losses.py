@@ -22,6 +22,7 @@ from tests.parallel.losses import Case, record, record_rank
         ("label", 2, [("loss/aten.gather.default#0", None)]),
         ("largest", 2, [("loss/aten.max.dim#0", "allreduce-missing")]),
         ("sum", 4, [("loss/aten.sum.dim_IntList#0", "allreduce-missing")]),
+        ("token", 2, [("loss/aten.max.dim#1", None)]),  # the largest of all ranks is found, where it is counts from each rank's first
     ],
 )
 def test_a_loss_over_ranks(wrong: str, size: int, found: list[tuple[str, str | None]], processes: Processes, tmp_path: Path) -> None:
@@ -30,5 +31,7 @@ def test_a_loss_over_ranks(wrong: str, size: int, found: list[tuple[str, str | N
     comparison = compare_traces(reference, tmp_path / "target")
     assert found == [(origin.site, origin.cause) for origin in comparison.origins]
     assert bool(wrong) == comparison.defect
+    if wrong in ("embedding", "label"):
+        assert "run no masked_fill, which the reference hands it to" in comparison.origins[0].statement
     if "allreduce-missing" in str(found):
         assert f"the {wrong} of all ranks' is the reference's" in comparison.origins[0].statement

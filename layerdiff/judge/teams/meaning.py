@@ -222,6 +222,7 @@ class _Judge:
             calls, value = (named.reference, named.at[1]), "out"
             evidence |= {} if named.static is None else {"static": named.static}
             says = f"the ranks together do not make what {named.makes} makes"
+            says += f", and run no {named.lacking}, which the reference hands it to" if named.lacking else ""
             if named.unreduced is not None:
                 cause = "allreduce-missing"
                 says = (

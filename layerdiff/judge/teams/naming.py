@@ -29,6 +29,7 @@ _REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
     "largest": lambda parts: np.asarray(parts.max(0)),
     "smallest": lambda parts: np.asarray(parts.min(0)),
 }
+_TOGETHER: Final = COPIES | {"cat", "stack"}
 _MOST: Final = 4
 """Calls whose scalars are tried."""
 
@@ -46,6 +47,8 @@ class Named:
     """The operator of the reference's call."""
     sure: bool = True
     """Whether its result is known to be another; else only that the ranks part no longer where they are given its number tells."""
+    lacking: str = ""
+    """The operator that the reference hands its result to, where the ranks run none for it."""
     unreduced: str | None = None
     """Where the ranks' results, reduced over the ranks, are the reference's, and never were: `sum`."""
 
@@ -110,6 +113,7 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         return None
     if alone is None and (unreduced := _unreduced(programs, ours, theirs, first, right, beside)) is not None:
         return unreduced
+    first = replace(first, lacking=_lacking(programs, first))
     return first if mended.get(first.reference, True) else replace(first, static=None)
 
 
@@ -136,6 +140,8 @@ def _unreduced(
         there = programs.steps[number]
         if call != named.reference and not all(_reads(programs.runs.target[one], step.get(one, -1), there.get(one, -1)) for one in step):
             continue
+        if any(_is_exchanged(programs, *at) for at in there.items()):
+            continue
         for position in ours.results[file, call]:
             own = [ours.results.get(at, {}).get(position) for at in beside[number].items()]
             made = [one for at in there.items() if (one := theirs.results.get(at, {}).get(position)) is not None]
@@ -154,6 +160,34 @@ def _unreduced(
                     at = next(iter(there))
                     return Named(call, (at, there[at]), None, run.operation(call).base, unreduced=how)
     return None
+
+
+def _is_exchanged(programs: TeamPrograms, file: int, call: int) -> bool:
+    """Whether a rank puts what a call makes into a collective, as it is or beside others: then others have it."""
+    part = programs.body.parts.target[file]
+    copies = [call]
+    for item in part.items[part.items.index(call) + 1 :]:
+        if item in part.children or not any(_reads(part.run, item, one) for one in copies):
+            continue
+        if part.run.is_collective(item):
+            return True
+        operation = part.run.operation(item)
+        if operation.base in _TOGETHER or part.run.is_float_cast(operation):
+            copies.append(item)
+    return False
+
+
+def _lacking(programs: TeamPrograms, named: Named) -> str:
+    """The operator that the reference hands a call's result to, where the ranks run none for it; empty where there is none."""
+    file, part = next(iter(programs.body.parts.reference.items()))
+    for item in part.items[part.items.index(named.reference) + 1 :]:
+        if item in part.children or part.run.is_collective(item) or not _reads(part.run, item, named.reference):
+            continue
+        operation = part.run.operation(item)
+        if part.run.is_view(operation) or part.run.is_float_cast(operation) or operation.base in COPIES:
+            continue
+        return "" if (file, item) in programs.partner else operation.base
+    return ""
 
 
 def _reads(run: Recorded, reader: int, maker: int) -> bool:

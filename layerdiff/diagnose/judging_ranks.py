@@ -53,6 +53,8 @@ def judge_ranks(
         yield total + done, 3 * total, by_program
     said = [] if meant is None else meant.said
     told = {row for one in said if not one.found.local.notice for row in one.concerns}
+    for row in (row for one in said if meant is not None for row in _on_the_way(sites, one.found, meant.other)):
+        sites["exact"][row] = int(Verdict.INHERITED)
     cancelling = set() if meant is None else meant.meets
     by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told]
     misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values, tables))
@@ -86,6 +88,15 @@ def judge_ranks(
     kernels = {_module(sites, one.row) for one in wrong}  # what such a module hands on lies off its programs for that reason
     found = [one for one in found if one.local.rule != BEYOND or _module(sites, one.row) not in kernels]
     yield 1, 1, [*found, *wrong]
+
+
+def _on_the_way(sites: dict[str, NDArray[Any]], found: Found, bodies: Collection[int]) -> Iterator[int]:
+    """The modules between a call that was named and the body that it is named in, which thresholds would blame for it again."""
+    around = int(sites["parent"][found.row]) if sites["kind"][found.row] == CallKind.OPERATOR and not found.local.notice else -1
+    while around >= 0 and around not in bodies:
+        if sites["exact"][around] == BY_THRESHOLDS:
+            yield around
+        around = int(sites["parent"][around])
 
 
 def _lacking(tables: RankedTables, sites: dict[str, NDArray[Any]], values: RankValues, missing: Found) -> Iterator[int]:

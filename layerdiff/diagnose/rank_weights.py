@@ -15,6 +15,8 @@ from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.placed import Placed
 from layerdiff.trace.schema import Role
 
+_ROUNDED: Final = 2.0**-8
+"""How far off one rank's part of a weight may be in another dtype than the others': rounding to bfloat16 makes half of it at most."""
 _OFF: Final = "ranks: how far a rank's part of a weight is off"
 _LEFT: Final = "ranks: places of a weight that no rank holds"
 
@@ -48,12 +50,12 @@ def weights_of_one_rank(values: RankValues, told: Sequence[Found]) -> Iterator[F
             continue
         seen.add(key)
         *others, most = sorted(placed.errors)
-        if not (most > HOLDS and others[-1] <= HOLDS and most > APART * others[-1]):
+        if not (most > _ROUNDED and others[-1] <= HOLDS and most > APART * others[-1]):
             continue
         index = placed.errors.index(most)
         rank = values.rank(placed.files[index])
         said = f"holds another {name} than its part of the reference's, by {most:.2g} of it; those of the other ranks agree"
-        yield values.local(row, pair, None, said, most, rule=_OFF, rank=rank)
+        yield values.local(row, pair, None, said, most, _ROUNDED, _OFF, rank=rank)
 
 
 def _of_another(values: RankValues, row: int, pair: int, placed: Placed) -> Found | None:

@@ -129,7 +129,7 @@ def _notices(comparison: Comparison) -> list[Line]:
 
 def _notice(notice: Notice) -> Line:
     tone = Tone.FAULT if notice.defect else Tone.NOTICE
-    where = f" at {visible(notice.site)}" if notice.site else ""
+    where = f" at {visible(notice.site)}" if notice.site and not notice.statement.startswith(f"{notice.site}: ") else ""
     return line((f"{'✗' if notice.defect else '◆'} {visible(notice.kind)}", tone), (where, Tone.DIM), f": {visible(notice.statement)}")
 
 

@@ -21,7 +21,7 @@ class Context:
 
     flag: bool = True  # is_causal, where a process has all tokens; else a mask says the same
     dtype: str = "float32"
-    wrong: str = ""  # mask, keys, heads (order of), values, scale
+    wrong: str = ""  # mask, keys, heads (order of), values, scale; stale: a weight of the last rank is a hundredth off
 
 
 class Attention(nn.Module):
@@ -78,6 +78,8 @@ def zigzag(rank: int, size: int) -> Tensor:
 def record(rank: int, size: int, path: Path, case: Context, operators: bool) -> Path:
     torch.manual_seed(0)
     model = Model(case, rank, size).to(getattr(torch, case.dtype)).eval()
+    if case.wrong == "stale" and rank == size - 1:
+        model.attention.out.weight.data.mul_(1.01)
     x = torch.randn(2, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(1)).to(getattr(torch, case.dtype))
     with torch.no_grad(), Recorder(path, model, operators=operators, weights="used"):
         model(x)

@@ -39,3 +39,10 @@ def test_a_scale_is_to_blame_beside_a_flag_that_is_not(wrong: str, flag: bool, t
     target = record(0, 1, tmp_path / "target.h5", Context(not flag, wrong=wrong), True)
     found = [(origin.site, origin.cause) for origin in compare_traces(reference, target).origins]
     assert ([(ATTENDS, "scalar-differs")] if wrong else []) == found
+
+
+def test_a_rank_whose_weight_is_a_hundredth_off_is_named(processes: Processes, tmp_path: Path) -> None:
+    reference = record(0, 1, tmp_path / "reference.h5", Context(), False)
+    processes.run(record_rank, tmp_path / "target", Context(wrong="stale"), size=2)
+    found = [(origin.site, origin.value, origin.rank) for origin in compare_traces(reference, tmp_path / "target").origins]
+    assert [("attention.out", "weight", 1)] == found

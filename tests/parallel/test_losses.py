@@ -35,3 +35,10 @@ def test_a_loss_over_ranks(wrong: str, size: int, found: list[tuple[str, str | N
         assert "run no masked_fill, which the reference hands it to" in comparison.origins[0].statement
     if "allreduce-missing" in str(found):
         assert f"the {wrong} of all ranks' is the reference's" in comparison.origins[0].statement
+
+
+def test_a_sum_that_one_of_two_layouts_lacks(processes: Processes, tmp_path: Path) -> None:
+    processes.run(record_rank, tmp_path / "two", Case(), size=2)
+    processes.run(record_rank, tmp_path / "four", Case("bfloat16", "sum"), size=4)
+    comparison = compare_traces(tmp_path / "two", tmp_path / "four")
+    assert [("loss/aten.sum.dim_IntList#0", "allreduce-missing")] == [(origin.site, origin.cause) for origin in comparison.origins]

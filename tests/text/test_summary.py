@@ -55,6 +55,12 @@ def test_mostly_unpaired_comes_first_with_its_proposal() -> None:
     assert "! only" not in "".join(plain(layers=2, reference_only=layer(0)))  # all that the target has pairs
 
 
+def test_a_notice_names_its_site_once() -> None:
+    found = plain(notices=[Notice("flip", f"{NORM}: decided otherwise", NORM), Notice("weight-differs", "another weight", NORM)])
+    assert f"◆ flip: {NORM}: decided otherwise" in found
+    assert f"◆ weight-differs at {NORM}: another weight" in found
+
+
 def test_a_notice_that_is_a_defect_is_first_of_the_notices() -> None:
     found = plain(notices=[Notice("dtype-mismatch", "a"), Notice("input-differs", "b", None, True)])
     assert found[5:7] == ["✗ input-differs: b", "◆ dtype-mismatch: a"]

@@ -133,9 +133,7 @@ def _unreduced(
     """The call whose results the ranks should have reduced: what it makes, or what it is given, each rank having its own part of it."""
     file, part = next(iter(programs.body.parts.reference.items()))
     run, step = part.run, programs.steps[programs.partner[file, named.reference]]
-    given = {run.place(value).memory for value in run.operation(named.reference).inputs.values()}
-    makers = [call for call in part.items if call in right and given & {run.place(v).memory for v in run.operation(call).outputs.values()}]
-    for call in [named.reference, *makers]:
+    for call in [named.reference, *(call for call in part.items if call in right)]:
         number = programs.partner[file, call]
         there = programs.steps[number]
         if call != named.reference and not all(_reads(programs.runs.target[one], step.get(one, -1), there.get(one, -1)) for one in step):
@@ -143,20 +141,19 @@ def _unreduced(
         if any(_is_exchanged(programs, *at) for at in there.items()):
             continue
         for position in ours.results[file, call]:
-            own = [ours.results.get(at, {}).get(position) for at in beside[number].items()]
-            made = [one for at in there.items() if (one := theirs.results.get(at, {}).get(position)) is not None]
+            sides = [
+                [ran.results.get(at, {}).get(position) for at in calls.items()] for ran, calls in ((ours, beside[number]), (theirs, there))
+            ]
+            known = [[unmasked(one) for one in side if one is not None and one.dtype.kind == "f"] for side in sides]
             if (
-                len(own) != 1
-                or own[0] is None
-                or own[0].dtype.kind != "f"
-                or len(made) < 2
-                or {one.shape for one in made} != {own[0].shape}
+                len({one.shape for side in known for one in side}) != 1
+                or len(known[1]) < max(2, len(sides[1]))
+                or len(known[0]) < len(sides[0])
             ):
                 continue
-            if min(_apart(own[0], one) for one in made) <= NOTHING:
-                continue
             for how, reduce in _REDUCTIONS.items():
-                if _apart(own[0], reduce(np.stack(made))) <= NOTHING:
+                whole, made = (reduce(np.stack(side)) for side in known)
+                if _apart(whole, made) <= NOTHING < min(_apart(whole, one) for one in known[1]):
                     at = next(iter(there))
                     return Named(call, (at, there[at]), None, run.operation(call).base, unreduced=how)
     return None
@@ -199,7 +196,7 @@ def _reads(run: Recorded, reader: int, maker: int) -> bool:
 
 
 def _apart(one: Array, other: Array) -> float:
-    return row_difference(unmasked(one), unmasked(other)).figure
+    return row_difference(one, other).figure
 
 
 def _mends(

@@ -1,0 +1,27 @@
+"""A call that is named stands for the modules around it, up to the body that it was named in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from layerdiff.diagnose.judging_ranks import _on_the_way
+from layerdiff.judge.found import Found
+from layerdiff.judge.local import Local
+from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
+from layerdiff.trace.schema import CallKind
+
+MODULE, OPERATOR = int(CallKind.MODULE), int(CallKind.OPERATOR)
+
+
+def test_modules_around_a_named_call_are_not_blamed_by_thresholds_again() -> None:
+    sites = {
+        "parent": np.array([-1, 0, 1, 2, 1]),
+        "kind": np.array([MODULE, MODULE, MODULE, OPERATOR, MODULE]),
+        "exact": np.array([BY_THRESHOLDS] * 5),
+    }
+    at = [Found(row, Local((0, 0), "out", Verdict.UNEXPLAINED, "", 1.0, 0.0, "meaning")) for row in range(5)]
+    assert [2, 1] == list(_on_the_way(sites, at[3], {0}))
+    assert [2] == list(_on_the_way(sites, at[3], {1}))
+    assert [] == list(_on_the_way(sites, at[4], {0}))  # a module that is blamed itself
+    sites["exact"][2] = int(Verdict.IDENTICAL)
+    assert [1] == list(_on_the_way(sites, at[3], {0}))

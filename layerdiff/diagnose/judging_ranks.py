@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from layerdiff.diagnose.rank_experts import experts_of_others
 from layerdiff.diagnose.rank_layers import missing_layers
+from layerdiff.diagnose.rank_orders import held_twice
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_rank
 from layerdiff.diagnose.ranks import findings_of_ranks
@@ -72,6 +73,8 @@ def judge_ranks(
     exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
     exactly_explained = {at for row, one in exactly for at in (row, one.row)}
     asked = sorted({*origins(), *modules, *told} - exactly_explained - {one.row for one in experts})
+    if not asked and not exactly and not found:  # nobody is blamed, since what nobody can put together came in
+        asked = list(held_twice(values))
     named = [*exactly, *findings_of_ranks(values, asked)]
     for row, one in named:
         if not any(other.row in values.inside(one.row) and other.local.cause == one.local.cause for _, other in named):

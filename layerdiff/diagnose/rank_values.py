@@ -212,3 +212,9 @@ def _numbers(file: TraceFile, value: int) -> Array | None:
         return None
     with np.errstate(invalid="ignore"):  # memory that nothing was written to may hold a signalling NaN
         return read.astype(np.float64)
+
+
+def size_of(x: Array) -> float:
+    """The L2 norm of what is finite."""
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.sum(np.square(np.where(np.isfinite(x), x, 0.0)))))

@@ -11,19 +11,15 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerdiff.align.forms import same_form
-from layerdiff.align.placements import matched_places
 from layerdiff.diagnose.findings import Origin
-from layerdiff.diagnose.rank_values import APART, Array, RankValues
+from layerdiff.diagnose.rank_orders import moved, places_of_others, two_orders
+from layerdiff.diagnose.rank_values import APART, Array, RankValues, size_of
 from layerdiff.judge.found import Found
 from layerdiff.judge.tables import Columns
 from layerdiff.trace.schema import Role
 
-_MOVED: Final = 0.125
-"""Share of the places that are elsewhere in a value that is said to be in another order: one row may resemble its neighbour."""
-_ORDERS: Final = "ranks: orders in which the inputs of one call lie"
 _AT_MOST: Final = 0.1
 """`RankValues.holds` where what had come in was off: an equality must explain most of a difference."""
 
@@ -31,16 +27,11 @@ _AT_MOST: Final = 0.1
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
-        for explain in (_never_reduced, _added_by_every_rank, _two_orders, _moved, _local_statistic):
+        for explain in (_never_reduced, _added_by_every_rank, two_orders, places_of_others, moved, _local_statistic):
             found = explain(values, row)
             if found is not None:
                 yield row, found
                 break
-
-
-def _size(x: Array) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.sqrt(np.sum(np.square(np.where(np.isfinite(x), x, 0.0)))))
 
 
 def _never_reduced(values: RankValues, row: int) -> Found | None:
@@ -67,7 +58,7 @@ def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Fou
         if sums is not None:
             whole, parts = sums
             lacking = [part - whole for part in parts]
-            error = _size(np.sum(parts, axis=0) - whole) / max(_size(whole), 1e-300)
+            error = size_of(np.sum(parts, axis=0) - whole) / max(size_of(whole), 1e-300)
         else:
             total, own = values.whole(pair), values.parts(pair)
             if total is None or own is None:
@@ -102,10 +93,10 @@ def _seen_in(values: RankValues, pair: int, lacking: Sequence[Array], noise: flo
     if any(one.shape != part.shape or not same_form(part.shape, lack.shape) for one, part, lack in zip(own, parts, lacking, strict=True)):
         return np.inf, 0.0
     lacking = [lack.reshape(part.shape) for lack, part in zip(lacking, parts, strict=True)]
-    if not all(_size(one) > 0 for one in lacking):
+    if not all(size_of(one) > 0 for one in lacking):
         return np.inf, 0.0
-    residual = max(_size(part - one - lack) / _size(lack) for part, one, lack in zip(parts, own, lacking, strict=True))
-    return residual, _allowed(values, noise, max(map(_size, own)), min(map(_size, lacking)))
+    residual = max(size_of(part - one - lack) / size_of(lack) for part, one, lack in zip(parts, own, lacking, strict=True))
+    return residual, _allowed(values, noise, max(map(size_of, own)), min(map(size_of, lacking)))
 
 
 def _allowed(values: RankValues, noise: float, whole: float, difference: float) -> float:
@@ -121,11 +112,11 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
             if whole.shape != target.shape:
                 continue
             difference = target - whole
-            size = _size(difference)
+            size = size_of(difference)
             if not size > 0:
                 continue
             best: tuple[float, int, int, str, str] | None = None
-            allowed = _allowed(values, values.incoming(row), _size(whole), size)
+            allowed = _allowed(values, values.incoming(row), size_of(whole), size)
             for one, other, name, cause in _addends(values, row):
                 if added_up and cause != "bias-added-per-rank":
                     continue
@@ -134,7 +125,7 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
                 added = None if known is None else _in_form(known, whole.shape)
                 if added is None:
                     continue
-                residual = _size(difference - (count - 1) * added) / size
+                residual = size_of(difference - (count - 1) * added) / size
                 if residual <= allowed and (best is None or residual <= best[0]):  # of equals the innermost, which comes last
                     best = residual, one, other, name, cause
             if best is not None:
@@ -179,80 +170,6 @@ def _addends(values: RankValues, row: int) -> Iterator[tuple[int, int, str, str]
     for one in values.inside(row):
         for pair in values.pairs_of(one, Role.OUTPUT):
             yield one, pair, f"the output of {values.site(one)}", "allreduce-duplicated"
-
-
-def _two_orders(values: RankValues, row: int) -> Found | None:
-    """Inputs of one call whose parts lie in different orders: positions of contiguous parts for tokens in zigzag order."""
-    lies: dict[tuple[int, ...], dict[str, list[int]]] = {}
-    for pair in values.pairs_of(row, Role.INPUT):
-        placed = values.placed.get(pair)
-        if placed is None or not placed.placement.reading or not placed.placement.fits or placed.placement.also:
-            continue
-        whole = values.shape(pair)
-        sizes = whole[placed.placement.dim], *(at.size for at in placed.placement.positions)
-        lies.setdefault(sizes, {}).setdefault(placed.placement.reading, []).append(pair)
-    for sizes, orders in lies.items():
-        if len(orders) < 2:
-            continue
-        first, other = sorted(orders, key=lambda order: orders[order][0])[:2]  # what is computed comes before what it is given beside it
-        names = [values.texts[int(values.pairs["position"][orders[order][0]])] for order in (first, other)]
-        said = (
-            f"{names[1]} lies {other} over the ranks and {names[0]} {first}, along {sizes[0]} places of each: "
-            f"what a rank is given of the one is not of the places that it holds of the other"
-        )
-        told = {names[0]: first, names[1]: other}
-        return values.local(row, orders[other][0], "cp-position-ids", said, float(len(orders)), 1.0, _ORDERS, orders=told)
-    return None
-
-
-def _moved(values: RankValues, row: int) -> Found | None:
-    """A value that is the reference's in another order along one dimension: parts gathered or given in another order."""
-    asked = [(row, pair) for pair in values.pairs_of(row, Role.OUTPUT)]
-    for one in values.inside(row):
-        asked = [*[(one, pair) for pair in values.pairs_of(one, Role.INPUT)], *asked]
-    asked.sort(key=lambda at: (at[0] == row, at[0]))
-    for one, pair in asked:
-        if not float(values.pairs["rel_l2"][pair]) > 0.1:
-            continue
-        whole, target = values.whole(pair), values.joined(pair)
-        if whole is None or target is None or whole.shape != target.shape:
-            continue
-        for dim in range(whole.ndim):
-            if whole.shape[dim] < 2:
-                continue
-            at = matched_places(whole, target, dim)
-            if at is None:
-                continue
-            there = np.array([bool(np.any(np.take(target, place, axis=dim))) for place in range(at.size)])
-            found = np.take(whole, at, axis=dim)
-            keep = np.flatnonzero(there)
-            moved = np.count_nonzero(at[keep] != keep)
-            in_place = moved < max(2, _MOVED * keep.size)
-            if in_place or np.unique(at[keep]).size < keep.size:  # or no order of the reference's
-                continue
-            size = _size(np.take(target, keep, axis=dim))
-            residual = _size(np.take(target - found, keep, axis=dim)) / size if size > 0 else np.inf
-            if residual <= values.holds and keep.size >= 2:
-                runs = _runs(at, there)
-                position = values.texts[int(values.pairs["position"][pair])]
-                empty = int(at.size - keep.size)
-                gap = f", and {empty} places hold nothing" if empty else ""
-                said = f"{position} is the reference's in another order along dimension {dim}: {runs}{gap}"
-                cause = "parts-shifted" if empty else "sequence-order"
-                return values.local(one, pair, cause, said, residual, dim=dim, order=runs)
-    return None
-
-
-def _runs(at: NDArray[np.intp], there: NDArray[np.bool_]) -> str:
-    """`places 0 to 11 hold 12 to 23, 12 to 23 hold 0 to 11`."""
-    texts = []
-    start = 0
-    for place in range(1, at.size + 1):
-        if place == at.size or at[place] != at[place - 1] + 1 or there[place] != there[place - 1]:
-            if there[start]:
-                texts.append(f"{start} to {place - 1} hold {at[start]} to {at[place - 1]}")
-            start = place
-    return "places " + ", ".join(texts[:4]) + (", ..." if len(texts) > 4 else "")
 
 
 def _local_statistic(values: RankValues, row: int) -> Found | None:

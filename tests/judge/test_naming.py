@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.judge.functions import Function, say
+from tests.judge.functions import Function, Of, say
 from tests.programs import random
 
 SIZES = {"small": (random(2, 5, 8), torch.float32), "other seed": (random(3, 7, 8, seed=5) * 2, torch.bfloat16)}
@@ -222,3 +222,18 @@ def test_a_number_below_rounding_is_no_reason_without_proof(tmp_path: Path) -> N
     x, _ = SIZES["small"]
     said = say(tmp_path, torch.sigmoid, otherwise, x, ours=x).findings
     assert [("the reference never makes what mul(0.5) makes, below rounding", True)] == [(local.statement, local.notice) for local in said]
+
+
+@pytest.mark.parametrize(
+    ("read", "scale", "said"),
+    [
+        (lambda x, w: x @ w[0].t(), 1.0, "mm is given another view of w"),  # transposed
+        (lambda x, w: x @ w[1], 1.0, "mm is given another view of w"),  # the next expert
+        (lambda x, w: x @ w[0], 1.5, "another w"),
+        (lambda x, w: functional.linear(x, w[0].t()), 1.0, None),
+    ],
+)
+def test_another_view_of_a_weight_is_no_other_weight(tmp_path: Path, read: Function, scale: float, said: str | None) -> None:
+    w = random(2, 8, 8, seed=3)
+    found = say(tmp_path, Of(lambda x, w: x @ w[0], w=w), Of(read, w=w * scale), x := random(4, 8), ours=x)
+    assert ([] if said is None else [said]) == [local.statement for local in found.findings]

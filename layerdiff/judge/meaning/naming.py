@@ -214,19 +214,18 @@ def _static_difference(programs: Programs, wiring: Wiring, reference: int, targe
         number = only_number(runs.target.operation(target), runs.reference.operation(reference))
         if number is not None:
             found["number"] = number
-    differing = _other_constant(programs, reference, target)
-    if differing is not None:
-        found["constant"] = differing
-    return found
+    return {**_other_weight(programs, reference, target), **found}
 
 
-def _other_constant(programs: Programs, reference: int, target: int) -> str | None:
-    runs = programs.runs
+def _other_weight(programs: Programs, reference: int, target: int) -> dict[str, str]:
+    """Of the weights that two aligned calls are given the first that is another, or another view of one that both runs have alike."""
+    runs, incoming = programs.runs, programs.incoming
     ours, theirs = runs.reference.operation(reference).inputs, runs.target.operation(target).inputs
     for position in (one for one in theirs if one in ours):
         there, here = runs.target.weight(theirs[position]), runs.reference.weight(ours[position])
-        if there is None or here is None:
+        if there is None or here is None or incoming.number("target", theirs[position]) == incoming.number("reference", ours[position]):
             continue
-        if programs.incoming.number("target", theirs[position]) != programs.incoming.number("reference", ours[position]):
-            return here[0] if here[0] == there[0] else f"{there[0]} in place of {here[0]}"
-    return None
+        if incoming.is_same_weight(here.name, there.name):
+            return {"static": f"{shown(runs.target, target)} is given another view of {there.name}"}
+        return {"constant": here.name if here.name == there.name else f"{there.name} in place of {here.name}"}
+    return {}

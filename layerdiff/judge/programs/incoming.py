@@ -104,6 +104,10 @@ class Incoming:
         partner = self.partner(value)
         return ("reference", value) if partner is None else ("target", partner)
 
+    def is_same_weight(self, reference: str, target: str) -> bool:
+        """Whether two weights, by name, are one constant."""
+        return self._constants.number("reference", reference) == self._constants.number("target", target)
+
     def draw(self, side: str, call: int) -> object:
         """What a random call drew: the same thing on both sides where the calls are aligned."""
         return ("draw", call if side == "target" else self._aligned.get(call, -1 - call))

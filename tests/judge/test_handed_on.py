@@ -156,6 +156,26 @@ def test_a_branch_that_never_runs_beside_one_that_is_handed_on_alone(write: Reco
     assert [("second", "module-missing")] == [(origin.site, origin.cause) for origin in comparison.origins]
 
 
+class Sides(nn.Module):
+    """Norms side by side, some of which never run; two are handed to a module, and one is added to what that returns."""
+
+    def __init__(self, *runs: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (RMSNorm(16, 1e-6) for _ in range(3))
+        self.scores, self.runs = nn.Bilinear(16, 16, 16), runs
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (norm(x * n) if name in self.runs else x * n for n, (name, norm) in enumerate(self.named_children(), 1) if n < 4)
+        return self.scores(q, k) + v
+
+
+@pytest.mark.parametrize("runs", ["", "v", "q", "qkv"])
+def test_every_module_that_never_runs_is_said(write: Record, runs: str) -> None:
+    comparison = compare_traces(write(seeded(Sides(*"qkv")), X), write(seeded(Sides(*runs)), X))
+    expected = [(name, "module-missing") for name in "qkv" if name not in runs]
+    assert expected == [(origin.site, origin.cause) for origin in comparison.origins]
+
+
 class Cached(nn.Module):
     """Keeps keys and values; in its step `stale` it reads another value than it keeps."""
 

@@ -155,8 +155,10 @@ def _faults(
         if wired:  # all that it makes is right
             differing = [other for other in differing if other != cut]
             continue
-        if calls[0] >= 0 and setting.runs.reference.is_module(calls[0]):
-            break  # nothing of what it makes is in the target
+        if calls[0] >= 0 and setting.runs.reference.is_module(calls[0]):  # nothing of what it makes is in the target
+            inside = set(setting.runs.reference.walk(calls[0], set()))
+            differing = [other for other in differing if inside.isdisjoint(cone(programs, "reference", other))]
+            continue
         told = "constant" in evidence or is_told(evidence.get("static"))
         more = {**taken, calls[0]: watched.results[calls[1]]} if told and _fits(ours, watched, calls) else None
         after = None if more is None else _going_on(setting, programs, ours, theirs, differing, kept, more)

@@ -41,7 +41,7 @@ class Rounding:
 
     def as_expected(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
         """Results of the reference's call with a rounding at the expected dtype, and with the call's own allowance, drawn at random."""
-        return self._noisy(operation, args, results, self._dtype)
+        return self._noisy(operation, args, self._held(operation, results), self._dtype)
 
     def beside(self, body: Body, aligned: Mapping[int, int]) -> Noise:
         """Noise for the reference's calls at the dtypes of the target's calls beside them; of those alone at what came into the body.
@@ -64,7 +64,7 @@ class Rounding:
                     if operation.is_product:
                         candidates.append(self.product_dtype)
                 names[value] = max(candidates, key=self._unit)
-            return self._noisy(operation, args, results, lambda value: names.get(value))
+            return self._noisy(operation, args, self._held(operation, results), lambda value: names.get(value))
 
         return noisy
 
@@ -88,6 +88,19 @@ class Rounding:
     def as_recorded(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
         """Results of the target's call with a rounding at its own dtype, and with the call's own allowance."""
         return self._noisy(operation, args, results, self.runs.target.file.dtype_name)
+
+    def _held(self, operation: Operation, results: dict[str, Array]) -> dict[str, Array]:
+        """Results of the reference's call, unknown where the dtype that it keeps them in has no such number.
+
+        Squares of what nobody wrote overflow in the reference's way as in any other. What lies too far below hides as a mask does.
+        """
+        formats = {position: format_named(self.runs.reference.file.dtype_name(value)) for position, value in operation.outputs.items()}
+        found = dict(results)
+        for position, made in results.items():
+            format = formats.get(position)
+            if format is not None and made.dtype.kind == "f" and np.any(beyond := np.isfinite(made) & (np.abs(made) >= format.overflow)):
+                found[position] = np.where(beyond, np.where(made < 0, -np.inf, np.nan), made)
+        return found
 
     def _noisy(
         self, operation: Operation, args: Arguments, results: dict[str, Array], dtype_of: Callable[[int], str | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from layerdiff.compare import compare_traces
 from layerdiff.judge.programs.padding import padded_positions, without_padding
 from layerdiff.judge.programs.reading import Reading
 from layerdiff.record.recorder import Recorder
 from layerdiff.replay.recorded import Recorded
-from tests.programs import opened
+from tests.programs import opened, origins, random, seeded
 
 PADDED = np.array([[False, False, False], [True, False, False]])
 """Two rows of three keys; the first key of the second row is padding."""
@@ -81,3 +83,38 @@ def test_the_mask_of_the_root_tells_for_all_modules_inside(tmp_path: Path, mask:
     inner = next(call for call in range(len(runs.target.file.calls)) if runs.target.file.site(call) == "inner")
     found = padded_positions(runs.target, inner, Reading(runs))
     assert expected == (None if found is None else found.tolist())
+
+
+class Attention(nn.Module):
+    """Of a batch that is padded on the left: what a padded query sees is hidden by the lowest number, all of it."""
+
+    def __init__(self, scores: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.scores = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16), scores
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() & (attention_mask == 1)[:, None, :]
+        hidden = torch.zeros(seen.shape, dtype=x.dtype).masked_fill(~seen, torch.finfo(x.dtype).min)
+        return (self.scores(self.q(x), self.k(x)) + hidden).softmax(-1) @ self.v(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        (lambda q, k: ((q.bfloat16() @ k.bfloat16().mT) / 4).to(q.dtype), True),
+        (lambda q, k: torch.einsum("bqd,bkd->bqk", q / 4, k), False),
+    ],
+    ids=["in bf16", "by einsum"],
+)
+def test_where_all_is_hidden_rounding_excuses_nothing(
+    tmp_path: Path, scores: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype, *, found: bool
+) -> None:
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[0, :4] = 0
+    paths = tmp_path / "r.h5", tmp_path / "t.h5"
+    for path, way, kept in zip(paths, (lambda q, k: q @ k.mT / 4, scores), (torch.float32, dtype), strict=True):
+        with torch.no_grad(), Recorder(path, model := seeded(Attention(way)).to(kept), operators=True):
+            model(random(2, 12, 16).to(kept), attention_mask=mask)
+    expected = [("/aten._to_copy.default#0", "precision", "lower-precision")] if found and dtype == torch.float32 else []
+    assert expected == origins(compare_traces(*paths))

@@ -64,6 +64,7 @@ def find_precision(
             continue
         (exact, recorded), (other, right) = beside, drawn
         recorded = without_padding(recorded, right, setting.padded)
+        other = without_padding(other, exact, setting.padded)  # where all is hidden, a rounding of what hides it makes anything
         dtype = setting.rounding.dtype_at(programs.body, (r, t), position, expected=bool(coarse))
         with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
             ratio = ratio_to_spread(recorded - right, other - exact, rounding_of(dtype, exact))
@@ -159,8 +160,9 @@ def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float,
     value = _value_at(programs.body, cut[0], position)
     own = rounding_of(setting.runs.target.file.dtype_name(value), right)
     assert recorded is not None
+    recorded, drawn = (without_padding(one, right, setting.padded) for one in (recorded, noisy.cuts[t, position]))
     with np.errstate(invalid="ignore"):
-        ratio = ratio_to_spread(recorded - right, noisy.cuts[t, position] - right, own)
+        ratio = ratio_to_spread(recorded - right, drawn - right, own)
     evidence = {"cut": position, "against_own_spread": ratio}
     calls = _maker(programs, cut)
     if ratio <= RATIO:

@@ -118,7 +118,8 @@ class _Judge:
         masks = decided & self._is_bool & (incoming.difference <= _MASK_AGREES * np.maximum(self._run_roundoff(), FP32_ROUNDOFF))
         no_float = ~self._float_comes_in(owner)
         nothing_differs = (incoming.difference == 0) & ~is_output
-        from_nothing = decided & (no_float | nothing_differs)
+        counted = handed & (limits.class_number[self._site] == CLASSES.index(ROTARY))  # positions, which no float decides
+        from_nothing = decided & (no_float | nothing_differs | counted)
         convicted = over | masks | from_nothing
         flips = decided & ~convicted
 

@@ -236,6 +236,18 @@ def test_integers_that_glue_makes_of_floats_that_differ_flip() -> None:
     assert [verdict(tables, row) for row in (0, 2)] == [Verdict.FLIP, Verdict.INHERITED]
 
 
+def test_positions_are_decided_by_no_float() -> None:
+    """What a rotary module is handed counts tokens, in a run in bf16 too, where the embeddings before it differ."""
+    tables = Tables()
+    top = tables.site("", "Model")
+    embedding = tables.site("embed", "Embedding", top)
+    tables.pair(embedding, Role.OUTPUT, 1e-3, dtype="bfloat16")
+    rotary = tables.site("rotary_emb", "LlamaRotaryEmbedding", top)
+    tables.pair(rotary, Role.INPUT, 0.0, dtype="int64", mismatched=7)
+    tables.pair(rotary, Role.OUTPUT, 0.5, dtype="bfloat16")
+    assert [verdict(tables, row) for row in (0, 2)] == [Verdict.UNEXPLAINED, Verdict.INHERITED]
+
+
 def test_positions_magnify_only_what_comes_in_through_frequencies() -> None:
     for role, expected in ((Role.WEIGHT, Verdict.INHERITED), (Role.INPUT, Verdict.UNEXPLAINED)):
         tables = Tables()

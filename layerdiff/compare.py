@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.evidence import Evidence
-from layerdiff.diagnose.filling import chosen_filling, notices_of_filling, notices_of_order, notices_of_packing, notices_of_unused
+from layerdiff.diagnose.filling import (
+    chosen_filling,
+    notices_of_chunks,
+    notices_of_filling,
+    notices_of_order,
+    notices_of_packing,
+    notices_of_unused,
+)
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
@@ -37,6 +44,7 @@ from layerdiff.judge.exact import apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.aligned import align_traces, file_pairs, is_ranked
 from layerdiff.judge.pairs.filling import filled_weights, fillings_of
+from layerdiff.judge.pairs.in_chunks import as_compared
 from layerdiff.judge.pairs.measuring import fill, total_bytes
 from layerdiff.judge.pairs.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
@@ -115,11 +123,11 @@ def compare_in_steps(
     """
     chosen = load_profile(profile)
     weights = weights_of(checkpoints)
-    traces = Both(open_trace(reference, weights=weights), open_trace(target, weights=weights))
+    traces, joined = as_compared(Both(open_trace(reference, weights=weights), open_trace(target, weights=weights)))
     tables, alignments = align_traces(traces, chosen.renames)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
-    told = tuple(notices_of_traces(traces))
+    told = (*notices_of_traces(traces), *notices_of_chunks(joined))
     if not is_ranked(traces):  # one file of a run of many, perhaps: the ranks that are there say who is not
         told = (*told, *notices_of_ranks(files.reference), *notices_of_ranks(files.target))
     summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)
@@ -223,7 +231,7 @@ def with_further_runs(
     reference, chosen = comparison.reference.path, load_profile(profile)
     if baseline is not None:
         weights = weights_of(comparison.checkpoints)
-        traces = Both(open_trace(reference, weights=weights), open_trace(baseline, weights=weights))
+        traces, _ = as_compared(Both(open_trace(reference, weights=weights), open_trace(baseline, weights=weights)))
         tables, _ = align_traces(traces, chosen.renames)
         sites, pairs = tables.columns()
         for _ in fill(pairs, sites, tables.texts, traces.map(lambda trace: trace.files)):
@@ -237,7 +245,10 @@ def with_further_runs(
 def _with_second_run(comparison: Comparison, reference: str, profile: Profile, again: str | Path) -> Comparison:
     second = compare_traces(reference, again, profile=profile, checkpoints=comparison.checkpoints)
     weights = weights_of(comparison.checkpoints)
-    traces = Both(open_trace(comparison.target.path, weights=weights), open_trace(again, weights=weights))
+    each = [
+        as_compared(Both(*(open_trace(path, weights=weights) for path in (reference, run))))[0] for run in (comparison.target.path, again)
+    ]
+    traces = Both(*(both.target for both in each))
     tables, _ = align_traces(traces, ())  # renames are from the target's names to the reference's
     sites, pairs = tables.columns()
     noise = self_noise(sites, pairs, tables.texts, traces.map(lambda trace: trace.files))

@@ -16,6 +16,7 @@ from layerdiff.arithmetic.contracts import (
     copies,
     elementwise,
     indexing,
+    joined,
     matmul,
     norms,
     packed,
@@ -35,6 +36,7 @@ _SHIPPED: Final[dict[str, Contract]] = {
     **packed.CONTRACTS,
     **indexing.CONTRACTS,
     **choices.CONTRACTS,
+    **joined.CONTRACTS,
 }
 _NONE: Final = frozenset({"aten.where.default"})
 """Overloads that share a name with another function."""

@@ -99,6 +99,8 @@ def _analysed(
 ) -> OrderReport:
     from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order.analysis import order_of_pair, order_of_trace
+    from layerdiff.judge.pairs.in_chunks import as_compared
+    from layerdiff.sides import Both
     from layerdiff.trace.reader import open_trace
 
     weights = weights_of(checkpoints)
@@ -106,7 +108,8 @@ def _analysed(
     with _patience():
         if len(traces) == 1:
             return order_of_trace(traces[0], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
-        return order_of_pair(traces[0], traces[1], site, step=step, occurrence=occurrence, rank=rank, trees=trees)
+        both, _ = as_compared(Both(traces[0], traces[1]))
+        return order_of_pair(both.reference, both.target, site, step=step, occurrence=occurrence, rank=rank, trees=trees)
 
 
 @contextmanager

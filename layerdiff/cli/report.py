@@ -82,11 +82,13 @@ def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
     """The markdown, with how the calls at these sites added up."""
     from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order.analysis import order_of_pair
+    from layerdiff.judge.pairs.in_chunks import as_compared
     from layerdiff.report.markdown import as_markdown
+    from layerdiff.sides import Both
     from layerdiff.trace.reader import open_trace
 
     if comparison.reference is None:
         raise UsageError("--order adds a call of two runs up again; layerdiff order TRACE SITE asks that of one.")
     weights = weights_of(comparison.checkpoints)
-    reference, target = (open_trace(side.path, weights=weights) for _, side in comparison.sides)
-    return as_markdown(comparison, orders=[order_of_pair(reference, target, site) for site in sites])
+    traces, _ = as_compared(Both(*(open_trace(side.path, weights=weights) for _, side in comparison.sides)))
+    return as_markdown(comparison, orders=[order_of_pair(traces.reference, traces.target, site) for site in sites])

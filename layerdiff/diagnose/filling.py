@@ -9,10 +9,12 @@ import numpy as np
 
 from layerdiff.align.packing import Packing
 from layerdiff.diagnose.findings import Notice
+from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.filling import Filled
+from layerdiff.judge.pairs.in_chunks import Steps
 from layerdiff.judge.pairs.packing import FormsOfSteps
 from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.pairs.reordering import Sorted
@@ -23,6 +25,7 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
 REORDERED: Final = "requests-reordered"
+IN_CHUNKS: Final = "steps-joined"
 _SHOWN: Final = 3
 _REQUESTS: Final = 8
 _RULE: Final = "filling: numbers that name what one side filled up"
@@ -55,6 +58,21 @@ def notices_of_order(reordered: Sequence[Sorted]) -> Iterator[Notice]:
         shown = ", ".join(map(str, order[:_REQUESTS])) + (", ..." if len(order) > _REQUESTS else "")
         said = f"the target has the {len(order)} requests of a batch in another order ({shown} of the reference)"
         yield Notice(REORDERED, f"{said}: each is compared with itself", site)
+
+
+def notices_of_chunks(joined: Sequence[Steps]) -> Iterator[Notice]:
+    """One for each prompt that the runs had in other pieces."""
+    for one in joined:
+        said = [_pieces(name, one.tokens, one.numbers) for name in ("target", "reference")]
+        yield Notice(IN_CHUNKS, f"{', '.join(said)}: what the chunks make together is compared", one.site)
+
+
+def _pieces(name: str, tokens: Both[tuple[int, ...]], numbers: Both[tuple[int, ...]]) -> str:
+    own, steps = getattr(tokens, name), getattr(numbers, name)
+    if len(own) == 1:
+        return f"the {name} ran them in one forward (step {steps[0]})"
+    sizes = ", ".join(map(str, own[:_REQUESTS])) + (", ..." if len(own) > _REQUESTS else "")
+    return f"the {name} ran the {sum(own)} tokens of a prompt in {len(own)} chunks of {sizes} (steps {ranges(steps)})"
 
 
 def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:

@@ -60,7 +60,7 @@ def judge_exactly(
     both = (reference >= 0) & (target >= 0) & (sites["kind"][rows] == CallKind.MODULE)
     modules = dict(zip(reference[both].tolist(), target[both].tolist(), strict=True))
     covered = covered_calls(files)
-    place = _Rows(rows, reference, target)
+    place = _Rows(rows, reference, target, files)
     found: list[Found] = []
     last: Judgement | None = None
     for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust, forms_at):
@@ -82,9 +82,15 @@ def _settled(sites: Columns, pairs: Columns, rows: NDArray[np.int64]) -> set[int
 
 
 class _Rows:
-    def __init__(self, rows: NDArray[np.int64], reference: NDArray[Any], target: NDArray[Any]) -> None:
+    """The rows of calls; of one that nobody made, that of the module in which it stands."""
+
+    def __init__(self, rows: NDArray[np.int64], reference: NDArray[Any], target: NDArray[Any], files: Both[TraceFile]) -> None:
         self._reference = {call: row for call, row in zip(reference.tolist(), rows.tolist(), strict=True) if call >= 0}
         self._target = {call: row for call, row in zip(target.tolist(), rows.tolist(), strict=True) if call >= 0}
+        from layerdiff.trace.joined import own_of
+
+        for file, known in zip(files, (self._reference, self._target), strict=True):
+            known.update({call: known[around] for call in own_of(file) if (around := int(file.calls.parent[call])) in known})
 
     def of(self, calls: tuple[int, int]) -> int | None:
         row = self._target.get(calls[1]) if calls[1] >= 0 else None

@@ -46,6 +46,7 @@ from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import NotRecorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.joined import own_of
 from layerdiff.trace.reader import TraceFile
 
 Array = NDArray[Any]
@@ -99,7 +100,10 @@ def judge_programs(
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)
     is_module = judge.runs.target.is_module
-    own_calls = [[call for call in body.items.target if call not in settled and not is_module(call)] for body in all_bodies]
+    nobodys = own_of(files.target)
+    own_calls = [
+        [call for call in body.items.target if call not in settled and call not in nobodys and not is_module(call)] for body in all_bodies
+    ]
     total, done = len(all_bodies) + sum(map(len, own_calls)), 0
     setting = judge.setting(all_bodies)
     back = {t: r for r, t in calls.items()}

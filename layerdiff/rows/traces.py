@@ -11,12 +11,15 @@ from pathlib import Path
 from threading import Lock
 
 from layerdiff.checkpoint.weights import weights_of
-from layerdiff.diagnose.filling import REORDERED
+from layerdiff.diagnose.filling import IN_CHUNKS, REORDERED
 from layerdiff.errors import CheckpointError, TraceError
+from layerdiff.judge.pairs.in_chunks import in_chunks
 from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile, open_trace
+
+_SIDES = ("reference", "target")
 
 
 class Traces:
@@ -85,7 +88,18 @@ class Traces:
         weights = None
         with suppress(CheckpointError):  # gone since: then those weights have no bytes, as without it
             weights = weights_of(comparison.checkpoints)
-        return open_trace(path, allow_empty=True, weights=weights).files[0]
+        file = open_trace(path, allow_empty=True, weights=weights).files[0]
+        if side not in _SIDES or not any(notice.kind == IN_CHUNKS for notice in comparison.notices):
+            return file
+        other = next(name for name in _SIDES if name != side)
+        there = Path(getattr(comparison, other).path)
+        if not there.exists():
+            raise TraceError(f"the {other} trace {there} is not there: by it is told which steps are one. Put it back")
+        beside = open_trace(there, allow_empty=True, weights=weights).files[0]
+        joined, _ = in_chunks(Both(file, beside) if side == "reference" else Both(beside, file))
+        self._files[there] = getattr(joined, other)
+        found: TraceFile = getattr(joined, side)
+        return found
 
     def close(self) -> None:
         """Close every file."""

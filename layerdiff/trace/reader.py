@@ -110,6 +110,11 @@ class TraceFile:
         """Columns of `schema.EDGES`."""
         return self._index.edges
 
+    @property
+    def text_count(self) -> int:
+        """How many texts there are."""
+        return len(self._index.texts)
+
     def text(self, index: int) -> str | None:
         """A text by the number that a column holds; None for -1."""
         return None if index < 0 else self._index.texts[index]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from captures.kernels import Kernel
 from layerdiff.judge.meaning.decisions import with_decisions
+from layerdiff.judge.programs.choices import compare_decisions, decides, follow
 from layerdiff.judge.programs.noise import Rounding
-from layerdiff.judge.programs.running import compare_decisions, decides, follow
 from layerdiff.judge.programs.setting import BodyVerdict, Setting
 from layerdiff.replay.recorded import Operation
 from layerdiff.trace.arguments import Arguments

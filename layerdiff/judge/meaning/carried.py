@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
 from layerdiff.judge.local import Local
-from layerdiff.judge.programs.running import apart
+from layerdiff.judge.programs.choices import apart
 from layerdiff.judge.tables import Verdict
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.recorded import Operation, Recorded

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
+from layerdiff.judge.programs.choices import Decision, apart
 from layerdiff.judge.programs.noise import Rounding
-from layerdiff.judge.programs.running import Decision, Programs, Ran, apart
+from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import row_difference

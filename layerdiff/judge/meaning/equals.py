@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from layerdiff.judge.programs.constants import is_masked
 from layerdiff.judge.programs.running import Ran
 from layerdiff.judge.programs.setting import NOTHING
+from layerdiff.judge.programs.together import Together
 
 Array = NDArray[Any]
 _NOT_FINITE = 7.5
@@ -48,12 +49,22 @@ class _Signature(NamedTuple):
 class Equals:
     """The values that a program made.
 
-    `limit` is what equal ones may be apart, relative to their norm; `tokens` are dimensions that the other program has as one.
+    `limit` is what equal ones may be apart, relative to their norm; `tokens` are dimensions that the other program has as one;
+    `pieces`: calls of the other program that make a value in pieces.
     """
 
-    def __init__(self, values: Iterable[Array], limit: float = NOTHING, tokens: tuple[int, ...] = (), *, either_sign: bool = False) -> None:
+    def __init__(
+        self,
+        values: Iterable[Array],
+        limit: float = NOTHING,
+        tokens: tuple[int, ...] = (),
+        *,
+        either_sign: bool = False,
+        pieces: Together | None = None,
+    ) -> None:
         self._values, self._limit, self._tokens = [form for value in values for form in _forms(value)], limit, tokens
-        self._either_sign = either_sign
+        self._either_sign, self._pieces = either_sign, pieces
+        self._known_pieces: dict[int, dict[int, list[_Signature]]] = {}
         self._signed: dict[int, tuple[Array, _Signature]] = {}
         self._known: dict[int, list[_Signature]] = {}
         for made in self._values:
@@ -62,22 +73,36 @@ class Equals:
         self._parts: dict[int, list[_Signature]] = {}
 
     @classmethod
-    def of(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> Equals:
+    def of(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = (), pieces: Together | None = None) -> Equals:
         """Of all results that were kept."""
-        return cls((made for results in ran.results.values() for made in results.values()), limit, tokens)
+        return cls((made for results in ran.results.values() for made in results.values()), limit, tokens, pieces=pieces)
 
     @classmethod
-    def around(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = ()) -> Equals:
+    def around(cls, ran: Ran, limit: float = NOTHING, tokens: tuple[int, ...] = (), pieces: Together | None = None) -> Equals:
         """Of these, of what fused calls make on their way, and of parts that calls were given; with either sign."""
         made = [made for results in ran.results.values() for made in results.values()]
         fused = [made for inside in ran.inside.values() for made in inside]
-        return cls([*made, *fused, *{id(read): read for read in ran.read.values()}.values()], limit, tokens, either_sign=True)
+        read = {id(read): read for read in ran.read.values()}.values()
+        return cls([*made, *fused, *read], limit, tokens, either_sign=True, pieces=pieces)
 
-    def has(self, value: Array) -> bool:
-        """Whether a value is one of them."""
+    def has(self, value: Array, call: int = -1) -> bool:
+        """Whether a value is one of them; `call`: of the other program, that makes it."""
         known = self._known.get(value.size, ())
         among = any(self._index(self._signature(form), known) is not None for form in _forms(value))
-        return among or self._has_columns(value) or any(self._has_parts(form) for form in _forms(value))
+        if among or self._has_columns(value):
+            return True
+        piece = -1 if self._pieces is None or call < 0 else self._pieces.piece_of(call)
+        return any(self._has_parts(form) if piece < 0 else self._has_piece(form, piece) for form in _forms(value))
+
+    def _has_piece(self, value: Array, piece: int) -> bool:
+        """Whether a value is what the step of that number may have of one of them."""
+        if self._pieces is None or not value.size:
+            return False
+        if piece not in self._known_pieces:
+            known = self._known_pieces[piece] = {}
+            for one in (part for whole in self._values for part in self._pieces.pieces(whole, piece)):
+                known.setdefault(one.size, []).append(_signature(one, self._tokens))
+        return self._index(_signature(value, self._tokens), self._known_pieces[piece].get(value.size, ())) is not None
 
     def _index(self, one: _Signature, others: Iterable[_Signature], after: int = -1) -> int | None:
         """Which of the others a value is, the first after one of them."""
@@ -126,16 +151,16 @@ class Equals:
         for call, results in ran.results.items():
             told = {position: made for position, made in results.items() if _tells(made)}
             there = beside.get(call, {})
-            if told and all(self._holds(made, own, there.get(position)) for position, made in told.items()):
+            if told and all(self._holds(made, own, there.get(position), call) for position, made in told.items()):
                 found.add(call)
         return found
 
     def holds_read(self, ran: Ran, own: Equals, beside: Mapping[tuple[int, str], Array]) -> Set[tuple[int, str]]:
         """Of what calls of another program are given, by call and position, what is among them, likewise: parts of what was made."""
-        return {at for at, read in ran.read.items() if _tells(read) and self._holds(read, own, beside.get(at))}
+        return {at for at, read in ran.read.items() if _tells(read) and self._holds(read, own, beside.get(at), at[0])}
 
-    def _holds(self, value: Array, own: Equals, there: Array | None) -> bool:
-        if value.size < 2 or not np.any(value) or not self.has(value):
+    def _holds(self, value: Array, own: Equals, there: Array | None, call: int) -> bool:
+        if value.size < 2 or not np.any(value) or not self.has(value, call):
             return False
         return there is None or self._is(value, there) or not own.has(there)
 
@@ -146,7 +171,7 @@ class Equals:
         """The first result of another program's calls `inside` that is not among them: call and position."""
         for call, results in ran.results.items():
             for position, made in results.items():
-                if call in inside and _tells(made) and not self.has(made):
+                if call in inside and _tells(made) and not self.has(made, call):
                     return call, position
         return None
 

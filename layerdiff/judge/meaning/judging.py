@@ -147,7 +147,8 @@ def _faults(
         if calls in named or (passed and not surely):
             break
         named.add(calls)
-        said.findings.append(_meaning(calls, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
+        shown_at = calls[0], _first_piece(programs, ours, watched, calls, value, evidence)
+        said.findings.append(_meaning(shown_at, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
         if over is not None:
             passed, theirs, watched = over.ways, over.ran, None
             ours = programs.run("reference", kept=kept, taken=taken)
@@ -167,6 +168,20 @@ def _faults(
         else:
             taken, ours = more, after
     return bool(named), ours
+
+
+def _first_piece(programs: Programs, ours: Ran, theirs: Ran, calls: tuple[int, int], position: str, evidence: Mapping[str, Any]) -> int:
+    """The call of the target's that is named: of those that are one in pieces the first that makes something else."""
+    together = programs.together.target
+    pieces = together.calls(calls[1])
+    if len(pieces) == 1:
+        return calls[1]
+    made, there = (ran.results.get(call, {}).get(position) for ran, call in zip((ours, theirs), calls, strict=True))
+    if made is not None and there is not None and made.shape == there.shape:
+        both = zip(*(together.apart(calls[1], position, x) for x in (made, there)), strict=True)
+        differing = [row_difference(unmasked(one), unmasked(other)).figure > NOTHING for one, other in both]
+        return next((call for call, differs in zip(pieces, differing, strict=False) if differs), calls[1])
+    return pieces[0] if is_told(evidence.get("static")) else calls[1]
 
 
 def _going_on(
@@ -193,6 +208,8 @@ def _going_on(
 def _fits(ours: Ran, theirs: Ran, calls: tuple[int, int]) -> bool:
     """Whether the reference's program can go on with what the target made."""
     made, there = ours.results.get(calls[0]), theirs.results.get(calls[1])
+    if calls[0] in ours.lacking or calls[1] in theirs.lacking:
+        return False
     return made is not None and there is not None and {p: x.shape for p, x in made.items()} == {p: x.shape for p, x in there.items()}
 
 

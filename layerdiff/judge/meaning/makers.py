@@ -13,8 +13,9 @@ from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.measure.rows import row_difference
-from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
+from layerdiff.trace.joined import own_of
 
 Array = NDArray[Any]
 Reader = tuple[int | Pair, str]
@@ -34,6 +35,7 @@ class Makers:
         self._value: dict[Reader, int] = {}
         self._readers: dict[int, list[Reader]] = {}
         self._latest: dict[int, int] = {}
+        own = own_of(run.file)
         for item in getattr(body.items, side):
             if item in self._children:
                 pair, interface = self._children[item]
@@ -41,6 +43,8 @@ class Makers:
                     self._note((pair, position), values[here])
                 for _, values in interface.outputs:
                     self._latest.pop(run.place(values[here]).memory[0], None)
+            elif item in own:
+                self._cross(run.operation(item))
             elif not run.is_view(operation := run.operation(item)):
                 for position, value in operation.inputs.items():
                     self._note((item, position), value)
@@ -49,6 +53,15 @@ class Makers:
                     self._latest[run.place(value).memory[0]] = item
         for position, values in body.interface.outputs:
             self._note((body.calls, position), values[here])
+
+    def _cross(self, operation: Operation) -> None:
+        """What is put together, or taken apart, was made by whoever made it, or the last part of it."""
+        given, made = ([self._run.place(value).memory[0] for value in of.values()] for of in (operation.inputs, operation.outputs))
+        maker = self._latest.get(given[-1])
+        for memory in made:
+            self._latest.pop(memory, None)
+            if maker is not None:
+                self._latest[memory] = maker
 
     def _note(self, reader: Reader, value: int) -> None:
         maker = self._latest.get(self._run.place(value).memory[0])
@@ -118,6 +131,8 @@ class Paired:
         if one is None or other is None:
             here, there = sources.reference, sources.target
             return here is not None and there is not None and self._programs.aligned.get(here) == there
+        if one.size != other.size and any(self._programs.together):
+            return False  # what one step has is no part that a fused product makes
         return alike(one, other, self._near)
 
     def contents(self, side: str, reader: Reader) -> Array | None:
@@ -154,6 +169,8 @@ class Paired:
         that the target never runs the first call stands for them. None where the other program does not go on so.
         """
         makers: Makers = getattr(self.makers, side)
+        if any(self._programs.together) and getattr(self._programs.runs, side).operation(call).writes:
+            return None  # what steps put in a cache one after the other is no more than what one puts there
         for group in (sorted(self._around(side, call, before=before)) for before in (True, False)):
             ends = [end for one in group for end in makers.readers(one) if end[0] not in group]
             begins = [given for one in group for given in makers.given(one) if makers.source(given) not in group]

@@ -155,10 +155,18 @@ def changed_call(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, cut
     return changed, position, _static_difference(programs, wiring, *changed)
 
 
+def _has_other_scalars(programs: Programs, wiring: Wiring, reference: int, target: int) -> bool:
+    """Whether two aligned calls are given other scalars, and not each those of its step of several that stand as one."""
+    if wiring.scalars.reference.get(reference) == wiring.scalars.target.get(target):
+        return False
+    together = programs.together
+    return not together.reference.has_own_sizes(reference) and not together.target.has_own_sizes(target)
+
+
 def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: Set[int]) -> tuple[int, int] | None:
     """The first pair of aligned calls that are given other scalars, and make something else."""
     for reference, target in sorted(programs.aligned.items(), key=lambda pair: pair[1]):
-        if target not in inside or wiring.scalars.reference.get(reference) == wiring.scalars.target.get(target):
+        if target not in inside or not _has_other_scalars(programs, wiring, reference, target):
             continue
         one, other = ours.results.get(reference), theirs.results.get(target)
         if one is None or other is None:
@@ -184,7 +192,7 @@ def _mends(programs: Programs, seen: Suspects, reference: int, target: int, pass
             continue
         tried = True
         right = seen.ours.results[reference]
-        if made.keys() == right.keys() and all(_is_right(seen, made[at], x) for at, x in right.items()):
+        if made.keys() == right.keys() and all(_is_right(seen, seen.common(made[at]), x) for at, x in right.items()):
             return True
     return False if tried else None
 
@@ -207,9 +215,8 @@ def _static_difference(programs: Programs, wiring: Wiring, reference: int, targe
     """What two aligned calls differ in besides their values."""
     runs = programs.runs
     found: dict[str, Any] = {}
-    ours, theirs = wiring.scalars.reference.get(reference), wiring.scalars.target.get(target)
     names = runs.reference.operation(reference).name, runs.target.operation(target).name
-    if ours != theirs or names[0] != names[1]:
+    if names[0] != names[1] or _has_other_scalars(programs, wiring, reference, target):
         found["static"] = f"{shown(runs.target, target)}, reference {shown(runs.reference, reference)}"
         number = only_number(runs.target.operation(target), runs.reference.operation(reference))
         if number is not None:

@@ -5,12 +5,13 @@ What reaches the cut only through a value that both make is looked at last: rewr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import without_ones
 from layerdiff.judge.meaning.acquitted import Acquitted
 from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.makers import COPIES, Paired
@@ -49,6 +50,8 @@ class Suspects:
     """The first result of the target's that the reference never makes: call and position."""
     other: tuple[int, str] | None
     """The first result of the reference's that the target never makes."""
+    common: Callable[[Array], Array]
+    """A value at the places that both have."""
 
 
 def nearly(figure: float) -> float:
@@ -60,8 +63,10 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
     """The calls to suspect where two programs part at a cut by `figure`; those that are `acquitted` only where nothing else is left."""
     near = nearly(figure)
     tokens = tokens_of(programs.runs, programs.body) or ()
-    ours, theirs = _plain(programs, ours, theirs)
-    known = Both(Equals.around(ours, near, tokens), Equals.around(theirs, near, tokens))
+    common = what_both_have(ours, theirs)
+    ours, theirs = _plain(programs, _of_both(ours, common), _of_both(theirs, common))
+    pieces = Both(programs.together.target, programs.together.reference)
+    known = Both(Equals.around(ours, near, tokens, pieces.reference), Equals.around(theirs, near, tokens, pieces.target))
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     beside = Both(
         {r: theirs.results[t] for r, t in programs.aligned.items() if t in theirs.results},
@@ -91,10 +96,11 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
         cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
         apart = Both(apart.reference - _following(ours), apart.target - _following(theirs))
     paired = Paired(programs, ours, theirs, near)
+    exactly = Both(Equals.of(ours, NOTHING, tokens, pieces.reference), Equals.of(theirs, NOTHING, tokens, pieces.target))
     first = other = None
-    for inside, equals in ((apart, known), (cones, Both(Equals.of(ours, NOTHING, tokens), Equals.of(theirs, NOTHING, tokens)))):
+    for inside, equals in ((apart, known), (cones, exactly)):
         first = first or _first(equals.reference, theirs, inside.target - _says_nothing(programs, inside.target, theirs), acquitted)
-        first = first or _first(equals.reference, theirs, inside.target, acquitted)
+        first = first or _first(equals.reference, theirs, inside.target - programs.together.target.own, acquitted)
         other = other or equals.target.first_without(ours, inside.reference)
         if first is None and other is not None and other[0] not in programs.aligned and paired.between("reference", other[0]) is not None:
             break  # all that the target makes is right, and something is lacking
@@ -105,7 +111,7 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
             continue
         if call in cone(programs, "target", cut, held.target - {call}, read.target):  # not only on the way to what is right
             first = call, "out"
-    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other)
+    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, common)
 
 
 def _first(known: Equals, theirs: Ran, inside: Set[int], acquitted: Acquitted) -> tuple[int, str] | None:
@@ -159,15 +165,41 @@ def _plain(programs: Programs, ours: Ran, theirs: Ran) -> Both[Ran]:
     return Both(plain("reference", "target"), plain("target", "reference"))
 
 
+def what_both_have(*rans: Ran) -> Callable[[Array], Array]:
+    """What takes from a value what a piece of one run has not: scores of tokens that were not there yet."""
+    blocks = {
+        (ran.results[call][at].shape, block) for ran in rans for call, block in ran.lacking.items() for at in ran.results.get(call, {})
+    }
+
+    def common(x: Array) -> Array:
+        for shape, block in blocks:
+            if without_ones(x.shape) == without_ones(shape):
+                x = block.seen(x.reshape(shape)).reshape(x.shape)
+        return x
+
+    return common
+
+
+def _of_both(ran: Ran, common: Callable[[Array], Array]) -> Ran:
+    results = {call: {at: common(x) for at, x in made.items()} for call, made in ran.results.items()}
+    inside = {call: [common(x) for x in every] for call, every in ran.inside.items()}
+    return replace(ran, results=results, inside=inside, read={at: common(x) for at, x in ran.read.items()})
+
+
 def _says_nothing(programs: Programs, calls: Set[int], ran: Ran) -> set[int]:
-    """Calls of the target's that hand on what they are given, since another value there was another before; or one number of nothing."""
-    found, partnered = set(), set(programs.aligned.values())
-    for call in calls:
+    """Calls of the target's that hand on what they are given, since another value there was another before; or one number of nothing.
+
+    So do those that count what a step of several has.
+    """
+    together = programs.together.target
+    found, partnered = set(together.own), set(programs.aligned.values())
+    for call in calls - together.own:
         operation = programs.runs.target.operation(call)
         name = operation.base
         alone = not operation.inputs or name.endswith("_like") or name.startswith("new_")
         one = alone and all(made.size and (made == made.flat[0]).all() for made in ran.results.get(call, {}).values())
-        if one or name in COPIES or (name in _WRITES and call not in partnered):
+        counts = not operation.inputs and (len(together.calls(call)) > 1 or together.piece_of(call) >= 0)
+        if one or counts or name in COPIES or (name in _WRITES and call not in partnered):
             found.add(call)
     return found
 

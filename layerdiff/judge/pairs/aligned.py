@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment, RenameRule
 from layerdiff.errors import ComparisonError
 from layerdiff.judge.pairs.numbering import numbered_globally
-from layerdiff.judge.pairs.pairing import Tables, add_file_pair, calls_of
+from layerdiff.judge.pairs.pairing import Tables, add_file_pair, calls_of, in_pieces
 from layerdiff.judge.pairs.ranked import RankedTables, add_ranks, as_one_reference, of_one_layer
 from layerdiff.sides import Both
-from layerdiff.trace.reader import Trace
+from layerdiff.trace.reader import Trace, TraceFile
 
 Renames = Sequence[RenameRule]
+_OF_ITS_MODULE = "its module "
 
 
 def is_ranked(traces: Both[Trace]) -> bool:
@@ -35,10 +37,22 @@ def align_traces(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Al
     for numbers, rank in file_pairs(traces):
         files = Both(traces.reference.files[numbers.reference], traces.target.files[numbers.target])
         calls = files.map(calls_of)
-        alignment = align(calls.reference, calls.target, renames)
+        alignment = _with_pieces(files, align(calls.reference, calls.target, renames))
         add_file_pair(tables, files, numbers, calls, alignment, rank=rank)
         alignments.append(alignment)
     return tables, _that_pair(traces, alignments)
+
+
+def _with_pieces(files: Both[TraceFile], alignment: Alignment) -> Alignment:
+    """An alignment that says of operators of steps that are one why they have no partner."""
+    pieces = in_pieces(files, alignment)
+    if pieces is None:
+        return alignment
+    alone = [
+        [(call, reason if reason.startswith(_OF_ITS_MODULE) else known.get(call, reason)) for call, reason in calls]
+        for known, calls in zip(pieces, (alignment.reference_only, alignment.target_only), strict=True)
+    ]
+    return replace(alignment, reference_only=alone[0], target_only=alone[1])
 
 
 def _align_ranks(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Alignment]]:

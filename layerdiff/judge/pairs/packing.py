@@ -143,7 +143,9 @@ def _goes_on(file: TraceFile, root: int, value: int, counts: NDArray[np.bool_]) 
     """Whether modules of a root make something of all tokens after a value: it is what an expert was given then, and no end."""
     edges = file.edges
     parents, kinds = file.calls.parent, file.calls.kind
-    later = np.flatnonzero((edges.value > value) & (edges.role == Role.OUTPUT) & (edges.call >= root))
+    first = np.full(len(file.values), len(edges), np.int64)
+    np.minimum.at(first, np.asarray(edges.value), np.arange(len(edges)))
+    later = np.flatnonzero((first[edges.value] > first[value]) & (edges.role == Role.OUTPUT) & (edges.call >= root))
     for edge in later.tolist():
         call = int(edges.call[edge])
         if int(parents[call]) < 0 and call != root:

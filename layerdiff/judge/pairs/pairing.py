@@ -12,7 +12,9 @@ from layerdiff.align.alignment import Alignment, Calls
 from layerdiff.align.positions import pair_positions
 from layerdiff.judge.tables import BY_THRESHOLDS, PAIRS, SITES, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.growing import GrowingTable
+from layerdiff.trace.joined import Joined
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CallKind, Role
 
@@ -97,8 +99,9 @@ def calls_of(file: TraceFile) -> Calls:
         sites.append(found)
     types = [file.text(text) for text in calls.type.tolist()]
     inputs = [""] * count
+    joined = file.roots if isinstance(file, Joined) else {}
     for call in np.flatnonzero(is_root).tolist():
-        inputs[call] = _input_shapes(file, call)
+        inputs[call] = joined[call].inputs if call in joined else input_shapes(file, call)
     return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, _signatures(file))
 
 
@@ -119,7 +122,8 @@ def _number_of(file: TraceFile, text: str) -> int:
     return next((number for number in np.unique(file.calls.module).tolist() if file.text(number) == text), -2)
 
 
-def _input_shapes(file: TraceFile, call: int) -> str:
+def input_shapes(file: TraceFile, call: int) -> str:
+    """The inputs of a call of a root and their shapes, as one text."""
     shapes = [(e.position, file.shape(e.value)) for e in file.edges_of(call) if e.role == Role.INPUT]
     return ", ".join(f"{position} {'x'.join(map(str, shape)) or 'scalar'}" for position, shape in shapes)
 
@@ -136,12 +140,15 @@ def add_file_pair(
     edges = files.map(lambda file: Edges(file, texts))
     operators = files.map(lambda file: interned(texts, file, file.calls.operator))
     handed = files.map(handed_state)
+    pieces = in_pieces(files, alignment)
     for reference, target, reason in merged(alignment):
         row = len(tables.sites)
         side, call = ("target", target) if target >= 0 else ("reference", reference)
         own = getattr(calls, side)
         known = calls.reference.type[reference] if reference >= 0 else None
         statement = reason if reason is not None else add_values(tables, edges, row, reference, target)
+        if pieces is not None and reason is None:
+            statement = pieces.target.get(target) or statement
         tables.sites.append(
             (
                 texts.intern(getattr(alignment.sites, side)[call]),
@@ -166,6 +173,25 @@ def add_file_pair(
         if target >= 0:
             row_of.target[target] = row
     tables.end_part(files)
+
+
+def in_pieces(files: Both[TraceFile], alignment: Alignment) -> Both[dict[int, str]] | None:
+    """By operator call in steps that are one in one run, or both, that it is compared with others; None where there are none."""
+    said: Both[dict[int, str]] = Both({}, {})
+    tops = files.map(lambda file: outermost(file.calls.parent))
+    for name, other, index in (("reference", "target", 0), ("target", "reference", 1)):
+        file = getattr(files, name)
+        roots = file.roots if isinstance(file, Joined) else {}
+        for pair in alignment.pairs.tolist() if roots else ():
+            chunks = roots.get(pair[index])
+            if chunks is None:
+                continue
+            words = f"the {name} runs it in {len(chunks.roots)} steps: what they make together is compared, in its module"
+            for side, root in ((name, pair[index]), (other, pair[1 - index])):
+                kinds = np.asarray(getattr(files, side).calls.kind)
+                for call in np.flatnonzero((getattr(tops, side) == root) & (kinds == CallKind.OPERATOR)).tolist():
+                    getattr(said, side).setdefault(call, words)
+    return said if said.reference or said.target else None
 
 
 class Edges:

@@ -9,6 +9,7 @@ from typing import Any
 
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.programs.bodies import Body, tokens_of
+from layerdiff.judge.programs.together import Together
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 
@@ -19,7 +20,9 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
     loose: list[list[Any]] = []
     items: list[list[int]] = []
     leading = tokens_of(runs, body)
+    together = Together.both(runs, body.items)
     for here, (side, run) in enumerate((("reference", runs.reference), ("target", runs.target))):
+        pieces: Together = getattr(together, side)
         children = {pair[here]: pair for pair in body.children}
         exact: list[Any] = []
         names: list[Any] = []
@@ -32,9 +35,9 @@ def align_calls(runs: Both[Recorded], body: Body) -> dict[int, int]:
                 kept.append(item)
                 continue
             operation = run.operation(item)
-            if run.is_float_cast(operation):
+            if run.is_float_cast(operation) or not pieces.stands(item):
                 continue
-            shapes = tuple(run.file.shape(value) for value in operation.outputs.values())
+            shapes = tuple(pieces.shape(item, at) or run.file.shape(value) for at, value in operation.outputs.items())
             if leading is not None:
                 shapes = tuple(body.forms.token(shape, side, leading) for shape in shapes)
             name = operation.name, len(operation.inputs)  # a product of two is none with a number

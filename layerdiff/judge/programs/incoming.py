@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body, Pair
 from layerdiff.judge.programs.constants import Constants, as_mask, read_weight
+from layerdiff.judge.programs.together import Together
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
@@ -38,6 +39,7 @@ class Incoming:
         self._calls = calls
         self._aligned = aligned
         self._contents = contents
+        self._together = Together.both(runs, body.items)
         self._partner: dict[int, int | None] = {}
         self.own_choices = False
         """Whether the reference's program is given its own run's whole numbers and choices: where the target's lead it elsewhere."""
@@ -65,8 +67,9 @@ class Incoming:
         call = int(reference.producer[value])
         reader = self._readers.get(value)
         there: int | None = None
-        if reader is not None and reader[0] in self._aligned:
-            there = target.operation(self._aligned[reader[0]]).inputs.get(reader[1])
+        other = None if reader is None else self._aligned.get(self._together.reference.calls(reader[0])[-1])
+        if reader is not None and other is not None:  # of state that steps hand on, what the first of them is given
+            there = target.operation(self._together.target.calls(other)[0]).inputs.get(reader[1])
             if there is not None and not self._fits(value, there):
                 there = None
         if call >= 0:

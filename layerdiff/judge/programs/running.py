@@ -7,45 +7,32 @@ draw is the target's recorded one on both sides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body
+from layerdiff.judge.programs.choices import Decision, as_many, compare_decisions, decides, follow
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.inside import inside
 from layerdiff.judge.programs.noise import Noise
-from layerdiff.replay.discrete import is_discrete
+from layerdiff.judge.programs.pieces import Pieces
+from layerdiff.judge.programs.together import Block, Together
 from layerdiff.replay.once import operands_by_position
 from layerdiff.replay.operators import CannotReplay
 from layerdiff.replay.program import Child, Part, run_calls
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.joined import own_of
 
 Array = NDArray[Any]
-_CASTS: Final = ("aten._to_copy.default",)
 Redone = Callable[[Arguments, Mapping[str, Array]], Mapping[str, Array]]
 """Other results of a call, from its operands and those that it makes. Raises CannotReplay where there are none."""
-
-
-@dataclass
-class Decision:
-    """A discrete call of the reference's program whose exact result is not what the target decided."""
-
-    operation: Operation
-    own: dict[str, Array]
-    margin: Array
-    """How far from the border each element, or row, of the deciding operand is; 0 where both decide alike."""
-    scale: Array
-    """The size of the operand there."""
-    differs: Array
-    """Where the two decide otherwise; of the form of `margin`, or of one that it is spread to."""
 
 
 @dataclass
@@ -67,6 +54,8 @@ class Ran:
     decisions: list[Decision] = field(default_factory=list)
     opaque: list[tuple[int, str]] = field(default_factory=list)
     """Calls that could not be run, with the reason: their recorded results were taken."""
+    lacking: dict[int, Block] = field(default_factory=dict)
+    """By call of which results were put together, how, where the parts have not all of what the other run has there."""
 
 
 @dataclass
@@ -81,6 +70,16 @@ class Programs:
     contents: Callable[[Recorded, int], Array]
     decided_by: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The target's calls that decide what one of the reference's does that has no partner: a sort for a top-k, or an argmax a place."""
+
+    @cached_property
+    def partners(self) -> dict[int, int]:
+        """The reference's operator call of each of the target's."""
+        return {t: r for r, t in self.aligned.items()}
+
+    @cached_property
+    def together(self) -> Both[Together]:
+        """The calls of each side that are one in pieces."""
+        return Together.both(self.runs, self.body.items)
 
     def chosen_by(self, calls: Sequence[int]) -> Array:
         """The recorded places along the last dimension that calls of the target's chose, the first ones first. Raises CannotReplay."""
@@ -113,6 +112,9 @@ class Programs:
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
         ran = Ran()
+        pieces = Pieces(self, side)
+        if pieces:
+            watch, taken, redone, pictures = pieces.each(watch, taken, redone, pictures)
         watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at, redone)
         children = {}
         for pair, interface in self.body.children.items():
@@ -121,7 +123,7 @@ class Programs:
         inputs = [values[here] for _, values in self.body.interface.inputs]
         outputs = {position: values[here] for position, values in self.body.interface.outputs}
         run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs, pictures), watcher)
-        return ran
+        return pieces.as_one(ran) if pieces else ran
 
 
 class _Watcher:
@@ -172,7 +174,7 @@ class _Watcher:
                 recorded = self._recorded(operation)
             except CannotReplay:
                 recorded = {}
-            other = follow(args, results, _as_many(recorded, results))
+            other = follow(args, results, as_many(recorded, results))
             if self._side == "reference" and other is not None and operation.call not in self._kept:
                 decision = compare_decisions(operation, args, results, other)
                 if decision is not None:
@@ -218,6 +220,8 @@ class _Watcher:
         self._ran.cuts[call, position] = contents
 
     def cannot(self, operation: Operation, reason: str) -> Mapping[str, Array]:
+        if operation.call in own_of(self._run.file):  # nobody recorded what it makes
+            raise CannotReplay(reason)
         recorded = self._recorded(operation)
         self._ran.opaque.append((operation.call, reason))
         return recorded
@@ -226,7 +230,7 @@ class _Watcher:
         """The target's recorded results of a call, the reference's own where it has no partner. Raises CannotReplay."""
         programs = self._programs
         if self._side == "reference" and not programs.incoming.own_choices:
-            there = programs.aligned.get(operation.call)
+            there = programs.aligned.get(programs.together.reference.calls(operation.call)[-1])
             if there is None and operation.call in programs.decided_by:
                 return self._as_chosen(operation, programs.chosen_by(programs.decided_by[operation.call]))
             if there is not None:
@@ -236,12 +240,23 @@ class _Watcher:
     def _of_target(self, operation: Operation, made: Operation) -> dict[str, Array]:
         """The target's recorded results of the call aligned with one of the reference's, in the reference's form."""
         programs, found = self._programs, {}
-        for position, value in made.outputs.items():
+        for position in made.outputs:
             if position in operation.outputs:
-                own, contents = operation.outputs[position], programs.contents(programs.runs.target, value)
+                own, contents = operation.outputs[position], self._together(operation, made, position)
                 here = partial(programs.contents, self._run, own)
                 found[position] = programs.body.forms.unpacked(contents, self._run.file.shape(own), here)
         return found
+
+    def _together(self, operation: Operation, made: Operation, position: str) -> Array:
+        """What the target recorded there: of all pieces of its call, and of it what a piece of the reference's has."""
+        programs, (ours, theirs) = self._programs, self._programs.together
+        values = [programs.runs.target.operation(call).outputs[position] for call in theirs.calls(made.call)]
+        parts = [programs.contents(programs.runs.target, value) for value in values]
+        like = ours.shape(operation.call, position)
+        joined = theirs.joined(made.call, parts, like) if len(parts) > 1 else None
+        whole = parts[theirs.calls(made.call).index(made.call)] if joined is None else joined[0]
+        apart = ours.apart(operation.call, position, whole)
+        return apart[ours.calls(operation.call).index(operation.call)] if apart else whole
 
     def _as_chosen(self, operation: Operation, chosen: Array) -> dict[str, Array]:
         """Chosen places as what a choice of the reference's hands out; the values that they name are its own."""
@@ -259,123 +274,6 @@ def _kept(made: Array) -> Array:
     copy = np.array(made)
     copy.flags.writeable = False  # a program that is given it must not write to it
     return copy
-
-
-def _as_many(recorded: Mapping[str, Array], results: Mapping[str, Array]) -> dict[str, Array]:
-    """Recorded decisions, of a sort the first ones, as many as there are results."""
-    found = dict(recorded)
-    for position, made in results.items():
-        one = found.get(position)
-        if one is not None and one.ndim == made.ndim > 0:
-            found[position] = one[..., : made.shape[-1]]
-    return found
-
-
-def decides(operation: Operation, args: Arguments, results: Mapping[str, Array]) -> bool:
-    """Whether a float operand decides a discrete result of this call."""
-    floats = any(_is_float(thing) for thing in [*args.args, *args.kwargs.values()])
-    if not floats:
-        return False
-    if is_discrete(operation.name):
-        return True
-    return operation.name in _CASTS and any(made.dtype.kind in "iub" for made in results.values())
-
-
-def follow(args: Arguments, results: Mapping[str, Array], recorded: Mapping[str, Array]) -> dict[str, Array] | None:
-    """The results that follow recorded decisions: recorded indices and codes, and the exact operand at those indices."""
-    if not recorded or any(position not in recorded or recorded[position].shape != made.shape for position, made in results.items()):
-        return None
-    found: dict[str, Array] = {}
-    indices = recorded.get("out[1]")
-    for position, made in results.items():
-        if position == "out[0]" and made.dtype.kind == "f" and indices is not None and indices.dtype.kind in "iu":
-            found[position] = _at(args, indices, made)
-        else:
-            found[position] = recorded[position].astype(made.dtype)
-    return found
-
-
-def _at(args: Arguments, indices: Array, made: Array) -> Array:
-    """The operand at the indices that a choice along one dimension named."""
-    operand = args.args[0]
-    numbers = [thing for thing in [*args.args[1:], *args.kwargs.values()] if isinstance(thing, int) and not isinstance(thing, bool)]
-    candidates = (
-        [args.kwargs["dim"]] if isinstance(args.kwargs.get("dim"), int) else [n for n in numbers if -operand.ndim <= n < operand.ndim]
-    )
-    for dim in [*reversed(candidates), operand.ndim - 1]:
-        shaped = indices if indices.ndim == operand.ndim else np.expand_dims(indices, dim) if indices.ndim == operand.ndim - 1 else None
-        if shaped is None:
-            continue
-        others = [d for d in range(operand.ndim) if d != dim % operand.ndim]
-        if all(shaped.shape[d] == operand.shape[d] for d in others) and (not shaped.size or int(shaped.max()) < operand.shape[dim]):
-            return np.take_along_axis(operand, shaped, dim).reshape(made.shape)
-    return made
-
-
-def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, Array], other: Mapping[str, Array]) -> Decision | None:
-    """What the reference would have decided against what the target did; None where they agree."""
-    keys = [position for position, made in own.items() if made.dtype.kind in "iub"] or list(own)
-    if all(np.array_equal(own[position], other[position]) for position in keys):
-        return None
-    made = {position: np.array(result) for position, result in own.items()}
-    if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
-        one, two = own["out[0]"], other["out[0]"]
-        margin = np.where(_beyond(args, other["out[1]"]), np.inf, apart(one, two))
-        return Decision(operation, made, margin, np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
-    position = keys[0]
-    differs = own[position] != other[position]
-    operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
-    first = operands[0]
-    if operation.base in ("argmax", "argmin") and own[position].shape != first.shape:
-        flat = own[position].ndim == 0 or own[position].size == 1
-        if np.any(_beyond(args, other[position], flat=flat)):
-            return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape), differs)
-        one, two = _chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)
-        return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), differs.reshape(one.shape))
-    second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
-    if not isinstance(second, (int, float, np.ndarray)):
-        second = 0.0
-    if own[position].shape == first.shape and own[position].dtype.kind != "b":  # rounding to codes
-        return Decision(operation, made, np.where(differs, np.abs(first - np.floor(first) - 0.5), 0.0), np.abs(first), differs)
-    try:
-        margin, scale = np.broadcast_arrays(apart(first, np.asarray(second)), np.maximum(np.abs(first), np.abs(second)))
-        return Decision(operation, made, np.where(differs, margin, 0.0), scale, differs)
-    except ValueError:
-        return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape), differs)
-
-
-def apart(one: Array, other: Array) -> Array:
-    """How far apart two arrays are, element by element: 0 where both are the same infinity or NaN, infinite where one alone is."""
-    with np.errstate(invalid="ignore"):
-        off = np.abs(one - other)
-    off = np.where(np.isnan(off), np.inf, off)
-    same: Array = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, off)
-    return same
-
-
-def _beyond(args: Arguments, indices: Array, *, flat: bool = False) -> NDArray[np.bool_]:
-    """Which indices name no place of the operand that was chosen from: there is none to choose, however little it would lack."""
-    shape = args.args[0].shape
-    last = not flat and indices.shape[: len(shape) - 1] == shape[:-1]
-    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape, default=1)))
-
-
-def _chosen(operand: Array, indices: Array, flat: bool) -> Array:
-    if flat:
-        return np.array(operand.reshape(-1)[indices.reshape(-1)])
-    for dim in range(operand.ndim - 1, -1, -1):
-        shape = operand.shape[:dim] + operand.shape[dim + 1 :]
-        if indices.shape == shape:
-            return np.take_along_axis(operand, np.expand_dims(indices, dim), dim)
-        if indices.shape == (*operand.shape[:dim], 1, *operand.shape[dim + 1 :]):
-            return np.take_along_axis(operand, indices, dim)
-    return operand.reshape(-1)[:1]
-
-
-def _is_float(thing: Any) -> bool:
-    if isinstance(thing, (list, tuple)):
-        return any(_is_float(item) for item in thing)
-    return isinstance(thing, np.ndarray) and thing.dtype.kind in "fc"
 
 
 def copied(args: Arguments) -> Arguments:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
+from layerdiff.judge.programs.choices import Decision, compare_decisions, decides, follow
 from layerdiff.judge.programs.constants import as_mask, read_weight
 from layerdiff.judge.programs.noise import Noise
-from layerdiff.judge.programs.running import Decision, compare_decisions, copied, decides, follow
+from layerdiff.judge.programs.running import copied
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.exchange import Exchange
 from layerdiff.judge.teams.weights import Weights

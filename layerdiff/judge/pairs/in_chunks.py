@@ -1,0 +1,218 @@
+"""Steps that are compared as one: a prompt that one run is given in one piece, and the other in chunks; told by the tokens of the roots.
+
+Chunks are steps in a row whose tokens, put together, are those of steps in a row of the other run. No forward need be told to go on from
+the one before: one that does not is a fault of the target's, and is found where it reads no cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.not_together import no_last_tokens, rows_in_another_order, spots
+from layerdiff.judge.pairs.pairing import input_shapes
+from layerdiff.sides import Both
+from layerdiff.trace.along import Shape, ways
+from layerdiff.trace.enclosing import outermost
+from layerdiff.trace.joined import Joined
+from layerdiff.trace.joining import Chunks, Spot
+from layerdiff.trace.reader import Trace, TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[Any]
+_LONGEST: Final = 1 << 24
+"""Bytes of ids that are read."""
+_MOST_STARTS: Final = 1 << 16
+"""Pairs of steps that are tried as the first of chunks, the last ones first."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of a root that are compared as one: their numbers, and how many tokens each has."""
+
+    site: str
+    numbers: Both[tuple[int, ...]]
+    tokens: Both[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Step:
+    call: int
+    number: int
+    tokens: Array
+    """Shape (requests, tokens)."""
+
+
+def as_compared(traces: Both[Trace]) -> tuple[Both[Trace], tuple[Steps, ...]]:
+    """Both runs, with steps as one where they had their tokens in other pieces: of one process each."""
+    if len(traces.reference.files) > 1 or len(traces.target.files) > 1:
+        return traces, ()
+    files, found = in_chunks(traces.map(lambda trace: trace.files[0]))
+    return Both(*(replace(trace, files=(file,)) for trace, file in zip(traces, files, strict=True))), found
+
+
+def in_chunks(files: Both[TraceFile]) -> tuple[Both[TraceFile], tuple[Steps, ...]]:
+    """The files, with steps as one where the two runs had their tokens in other pieces, and which these are."""
+    roots = files.map(_roots)
+    names = Both(*({file.site(calls[0]): calls for calls in of.values()} for file, of in zip(files, roots, strict=True)))
+    pairs = [(site, calls, names.target[site]) for site, calls in names.reference.items() if site in names.target]
+    if not pairs and len(names.reference) == len(names.target) == 1:
+        ((site, alone),) = names.reference.items()
+        pairs = [(site, alone, next(iter(names.target.values())))]
+    chunks: Both[list[Chunks]] = Both([], [])
+    found: list[Steps] = []
+    whole_steps: list[Both[Chunks]] = []
+    for site, ours, theirs in pairs:
+        for groups in _groups(files, Both(ours, theirs)):
+            told = groups.map(lambda steps: tuple(step.tokens.shape[1] for step in steps))
+            found.append(Steps(site, groups.map(lambda steps: tuple(step.number for step in steps)), told))
+            plain = groups.map(_chunks)
+            whole_steps.append(plain)
+            whole = next(((file, steps[0].call) for file, steps in zip(files, groups, strict=True) if len(steps) == 1), None)
+            inputs = input_shapes(*whole) if whole is not None else f"{plain.target.requests}x{sum(plain.target.tokens)}"
+            shapes = Both(*(_shapes(file, one) for file, one in zip(files, plain, strict=True)))
+            for kept, one, expected in zip(chunks, plain, (shapes.target, shapes.reference), strict=True):
+                if len(one.roots) > 1:
+                    kept.append(replace(one, expected=expected, inputs=inputs))
+    if not found:
+        return files, ()
+    return _joined(files, chunks, whole_steps), tuple(found)
+
+
+def _joined(files: Both[TraceFile], chunks: Both[list[Chunks]], steps: Sequence[Both[Chunks]]) -> Both[TraceFile]:
+    """The files with some steps as one, and nothing of the last of them that stands for no more than itself."""
+    plain = Both(*(Joined(file, own) if own else file for file, own in zip(files, chunks, strict=True)))
+    roots = [Both(*(_root(file, one) for file, one in zip(plain, both, strict=True))) for both in steps]
+    refused = Both(*(no_last_tokens(plain, roots, side) | rows_in_another_order(plain, roots, side) for side in ("reference", "target")))
+    made = [Joined(file, own, no) if no else known for file, known, own, no in zip(files, plain, chunks, refused, strict=True)]
+    return Both(*made)
+
+
+def _root(file: TraceFile, chunks: Chunks) -> int:
+    """The call of the root that stands for those of some steps."""
+    if not isinstance(file, Joined):
+        return chunks.roots[0]
+    return file.new_root(chunks.roots[-1])
+
+
+def _chunks(steps: Sequence[_Step]) -> Chunks:
+    return Chunks(tuple(step.call for step in steps), tuple(step.tokens.shape[1] for step in steps), steps[0].tokens.shape[0])
+
+
+def _roots(file: TraceFile) -> dict[int, list[int]]:
+    """The calls of each root, in order."""
+    calls = file.calls
+    found: dict[int, list[int]] = {}
+    for call in np.flatnonzero((np.asarray(calls.parent) < 0) & (np.asarray(calls.kind) == CallKind.MODULE)).tolist():
+        if file.text(int(calls.module[call])) == "":
+            found.setdefault(int(calls.root[call]), []).append(call)
+    return found
+
+
+def _groups(files: Both[TraceFile], calls: Both[list[int]]) -> list[Both[list[_Step]]]:
+    """Steps of a root that are one, by whichever tokens tell."""
+    for ours, theirs in _token_positions(files, calls):
+        steps = Both(_steps(files.reference, calls.reference, ours), _steps(files.target, calls.target, theirs))
+        if steps.reference and steps.target and (found := _chosen(list(_candidates(steps)), steps)):
+            return found
+    return []
+
+
+def _token_positions(files: Both[TraceFile], calls: Both[list[int]]) -> Iterator[tuple[str, str]]:
+    """Positions of the roots' inputs at which each run may have its tokens, likely ones first; those that count from 0 on are positions."""
+
+    def of(file: TraceFile, own: list[int]) -> list[str]:
+        edges = [edge for edge in file.edges_of(own[-1]) if edge.role == Role.INPUT]
+        whole = [e.position for e in edges if _kind(file, e.value) == "integer" and 1 <= len(file.shape(e.value)) <= 2]
+        return sorted(whole, key=lambda position: "input_ids" not in position)
+
+    positions = Both(*(of(file, own) for file, own in zip(files, calls, strict=True)))
+    for ours in positions.reference:
+        yield from ((ours, theirs) for theirs in sorted(positions.target, key=lambda one: one != ours))
+
+
+def _kind(file: TraceFile, value: int) -> str:
+    dtype = file.dtype(value)
+    return "" if dtype is None else dtype.kind
+
+
+def _steps(file: TraceFile, calls: Sequence[int], position: str) -> list[_Step]:
+    """The tokens of each step; none where one of them is not known."""
+    found = []
+    for call in calls:
+        values = [edge.value for edge in file.edges_of(call) if edge.role == Role.INPUT and edge.position == position]
+        if len(values) != 1 or _kind(file, values[0]) != "integer" or int(file.values.nbytes[values[0]]) > _LONGEST:
+            return []
+        try:
+            ids = file.read(values[0])
+        except TraceError:
+            return []
+        if ids.ndim not in (1, 2) or not ids.size:
+            return []
+        found.append(_Step(call, int(file.calls.step[call]), ids.reshape(-1, ids.shape[-1]).astype(np.int64)))
+    return found
+
+
+def _candidates(steps: Both[list[_Step]]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Steps (first, end) of the reference and of the target that have the same tokens in other pieces; the last ones first."""
+    starts = [(i, j) for i in reversed(range(len(steps.reference))) for j in reversed(range(len(steps.target)))]
+    for i, j in starts[:_MOST_STARTS]:
+        first = steps.reference[i].tokens, steps.target[j].tokens
+        least = min(first[0].shape[1], first[1].shape[1])
+        if (
+            first[0].shape == first[1].shape
+            or len(first[0]) != len(first[1])
+            or not np.array_equal(first[0][:, :least], first[1][:, :least])
+        ):
+            continue
+        ends = _together(steps, i, j)
+        if ends is not None:
+            yield (i, ends[0]), (j, ends[1])
+
+
+def _together(steps: Both[list[_Step]], i: int, j: int) -> tuple[int, int] | None:
+    """Where steps from there on have the same tokens for the first time; None where they never do."""
+    tokens = [steps.reference[i].tokens, steps.target[j].tokens]
+    ends = [i + 1, j + 1]
+    sides = [steps.reference, steps.target]
+    while tokens[0].shape[1] != tokens[1].shape[1]:
+        side = 0 if tokens[0].shape[1] < tokens[1].shape[1] else 1
+        if ends[side] == len(sides[side]) or len(sides[side][ends[side]].tokens) != len(tokens[side]):
+            return None
+        tokens[side] = np.concatenate([tokens[side], sides[side][ends[side]].tokens], 1)
+        ends[side] += 1
+        least = min(tokens[0].shape[1], tokens[1].shape[1])
+        if not np.array_equal(tokens[0][:, :least], tokens[1][:, :least]):
+            return None
+    counts = bool(np.all(np.diff(tokens[0], axis=1) == 1))
+    alike = len(np.unique(tokens[0], axis=1).T) < 2
+    return None if counts or alike else (ends[0], ends[1])
+
+
+def _chosen(candidates: Sequence[tuple[tuple[int, int], tuple[int, int]]], steps: Both[list[_Step]]) -> list[Both[list[_Step]]]:
+    """Those that are taken, in their order: of two that exclude each other the later one."""
+    found: list[Both[list[_Step]]] = []
+    before = len(steps.reference), len(steps.target)
+    for ours, theirs in candidates:
+        if ours[1] <= before[0] and theirs[1] <= before[1]:
+            found.append(Both(steps.reference[slice(*ours)], steps.target[slice(*theirs)]))
+            before = ours[0], theirs[0]
+    return found[::-1]
+
+
+def _shapes(file: TraceFile, chunks: Chunks) -> dict[Spot, list[Shape]]:
+    """The shapes that a run may have at each place, where what its steps have there is one."""
+    at: dict[Spot, list[Shape]] = {}
+    tops = outermost(file.calls.parent)
+    for root in chunks.roots:
+        for spot, value in spots(file, root, tops):
+            at.setdefault(spot, []).append(file.shape(value))
+    if len(chunks.roots) == 1:
+        return at
+    each = {spot: shapes for spot, shapes in at.items() if len(shapes) == len(chunks.roots)}
+    return {spot: [way.shape for way in ways(shapes, chunks.tokens, chunks.requests)] for spot, shapes in each.items()}

@@ -1,0 +1,133 @@
+"""Values of steps that are one which are not one themselves, although their shapes allow it: told by what the other run has there.
+
+A mean over tokens has the shape of the last token's logits, and is another one of each step: what is clearly nearest to the other run's is
+the last token's, and so is what a module makes of such alone, however far off: it is judged. The tokens that an expert is given may be as
+many as a step has, and lie in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.forms import same_form
+from layerdiff.align.placements import relative_error
+from layerdiff.errors import TraceError
+from layerdiff.sides import Both
+from layerdiff.trace.enclosing import outermost
+from layerdiff.trace.joined import Joined
+from layerdiff.trace.joining import Spot
+from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
+
+Array = NDArray[Any]
+_NEAR: Final = 0.5
+_CLEARLY: Final = 3.0
+"""How many times further those of the other steps must be."""
+_AS_SORTED: Final = 0.1
+"""Relative error of projections of rows, in order of size, up to which these are the same rows."""
+
+
+def no_last_tokens(files: Both[TraceFile], roots: Sequence[Both[int]], side: str) -> frozenset[int]:
+    """Values of one side, the last of several, that do not stand for all. `roots`: the calls of both that are compared."""
+    file: TraceFile = getattr(files, side)
+    other: TraceFile = files.target if side == "reference" else files.reference
+    refused: set[int] = set()
+    if not isinstance(file, Joined) or not file.lasts:
+        return frozenset()
+    tops = files.map(lambda one: outermost(one.calls.parent))
+    for both in roots:
+        here, there = (both.reference, both.target)[:: 1 if side == "reference" else -1]
+        beside = dict(spots(other, there, tops.target if side == "reference" else tops.reference))
+        last: set[int] = set()
+        calls = np.flatnonzero((getattr(tops, side) == here) & (np.asarray(file.calls.kind) == CallKind.MODULE)).tolist()
+        for role, order in ((Role.INPUT, calls), (Role.OUTPUT, calls[::-1])):  # what an inner call makes is told before it is handed on
+            for call in order:
+                given = [edge.value for edge in file.edges_of(call) if edge.role == Role.INPUT and role == Role.OUTPUT]
+                for edge in file.edges_of(call):
+                    if edge.role != role or edge.value not in file.lasts or edge.value in last or edge.value in refused:
+                        continue
+                    value = beside.get(_spot(file, call, edge.role, edge.position))
+                    follows = bool(given) and last.issuperset(given)
+                    (last if follows or value is None or _is_last(file, edge.value, other, value) else refused).add(edge.value)
+    return frozenset(refused)
+
+
+def rows_in_another_order(files: Both[TraceFile], roots: Sequence[Both[int]], side: str) -> frozenset[int]:
+    """Values of one side, the last of several, that have the other run's rows in another order, inside a module that hands on none so.
+
+    So have the tokens that an expert is given: of one chunk those that chose it first, then the others.
+    """
+    file: TraceFile = getattr(files, side)
+    other: TraceFile = files.target if side == "reference" else files.reference
+    if not isinstance(file, Joined):
+        return frozenset()
+    tops, parents = files.map(lambda one: outermost(one.calls.parent)), np.asarray(file.calls.parent)
+    found: set[int] = set()
+    for both in roots:
+        here, there = (both.reference, both.target)[:: 1 if side == "reference" else -1]
+        beside = dict(spots(other, there, tops.target if side == "reference" else tops.reference))
+        moved: dict[int, list[int]] = {}
+        in_order: set[int] = set()
+        for call in np.flatnonzero((getattr(tops, side) == here) & (np.asarray(file.calls.kind) == CallKind.MODULE)).tolist():
+            for edge in file.edges_of(call):
+                whole = file.whole(edge.value)
+                value = beside.get(_spot(file, call, edge.role, edge.position))
+                order = None if whole is None or value is None or whole.along.keys else _order(file, edge.value, other, value)
+                if order == "same" and edge.role == Role.OUTPUT:
+                    in_order.add(call)
+                elif order == "other" and whole is not None and whole.along.axis == 0:
+                    moved.setdefault(call, []).append(whole.parts[-1])
+        found.update(part for call, values in moved.items() if not in_order.isdisjoint(_around(parents, call)) for part in values)
+    return frozenset(found)
+
+
+def _around(parents: NDArray[np.int64], call: int) -> Iterator[int]:
+    """The calls around a call."""
+    while (call := int(parents[call])) >= 0:
+        yield call
+
+
+def _order(file: TraceFile, value: int, other: TraceFile, there: int) -> str | None:
+    """Whether two values have the same rows in the same order, or in another one; None where they have other rows."""
+    if file.shape(value) != other.shape(there) or len(file.shape(value)) < 2:
+        return None
+    try:
+        usual, own = other.read(there), file.read(value)
+    except TraceError:
+        return None
+    if usual.dtype.kind != "f" or own.dtype.kind != "f":
+        return None
+    if relative_error(usual, own) < _NEAR:
+        return "same"
+    by = np.random.default_rng(0).standard_normal(usual.shape[-1])
+    lines = [np.sort(x.reshape(-1, x.shape[-1]).astype(np.float64) @ by) for x in (usual, own)]
+    return "other" if relative_error(*lines) < _AS_SORTED else None
+
+
+def spots(file: TraceFile, root: int, tops: NDArray[np.int64]) -> Iterator[tuple[Spot, int]]:
+    """What modules of a step are given and hand on. `tops`: by call its outermost."""
+    for call in np.flatnonzero((tops == root) & (np.asarray(file.calls.kind) == CallKind.MODULE)).tolist():
+        for edge in file.edges_of(call):
+            yield _spot(file, call, edge.role, edge.position), edge.value
+
+
+def _spot(file: TraceFile, call: int, role: int, position: str) -> Spot:
+    return file.text(int(file.calls.module[call])) or "", int(file.calls.occurrence[call]), role, position
+
+
+def _is_last(file: Joined, value: int, other: TraceFile, there: int) -> bool:
+    """Whether what the other run has is nearest to what the last step has; another shape is told elsewhere."""
+    if not same_form(file.shape(value), other.shape(there)):
+        return True
+    try:
+        usual, each = other.read(there), [file.read(one) for one in file.lasts[value]]
+    except TraceError:
+        return False
+    if usual.dtype.kind not in "fiub" or usual.dtype.kind != each[-1].dtype.kind:
+        return False
+    errors = [relative_error(usual, one.reshape(usual.shape)) for one in each]
+    return bool(errors[-1] <= _NEAR and _CLEARLY * errors[-1] < min(errors[:-1]))

@@ -1,0 +1,149 @@
+"""Choices (top-k, argmax, comparisons, casts to whole numbers): what a call decides, what follows of it, and how far apart two are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.replay.discrete import is_discrete
+from layerdiff.replay.recorded import Operation
+from layerdiff.trace.arguments import Arguments
+
+Array = NDArray[Any]
+_CASTS: Final = ("aten._to_copy.default",)
+
+
+@dataclass
+class Decision:
+    """A discrete call of the reference's program whose exact result is not what the target decided."""
+
+    operation: Operation
+    own: dict[str, Array]
+    margin: Array
+    """How far from the border each element, or row, of the deciding operand is; 0 where both decide alike."""
+    scale: Array
+    """The size of the operand there."""
+    differs: Array
+    """Where the two decide otherwise; of the form of `margin`, or of one that it is spread to."""
+
+
+def as_many(recorded: Mapping[str, Array], results: Mapping[str, Array]) -> dict[str, Array]:
+    """Recorded decisions, of a sort the first ones, as many as there are results."""
+    found = dict(recorded)
+    for position, made in results.items():
+        one = found.get(position)
+        if one is not None and one.ndim == made.ndim > 0:
+            found[position] = one[..., : made.shape[-1]]
+    return found
+
+
+def decides(operation: Operation, args: Arguments, results: Mapping[str, Array]) -> bool:
+    """Whether a float operand decides a discrete result of this call."""
+    floats = any(_is_float(thing) for thing in [*args.args, *args.kwargs.values()])
+    if not floats:
+        return False
+    if is_discrete(operation.name):
+        return True
+    return operation.name in _CASTS and any(made.dtype.kind in "iub" for made in results.values())
+
+
+def follow(args: Arguments, results: Mapping[str, Array], recorded: Mapping[str, Array]) -> dict[str, Array] | None:
+    """The results that follow recorded decisions: recorded indices and codes, and the exact operand at those indices."""
+    if not recorded or any(position not in recorded or recorded[position].shape != made.shape for position, made in results.items()):
+        return None
+    found: dict[str, Array] = {}
+    indices = recorded.get("out[1]")
+    for position, made in results.items():
+        if position == "out[0]" and made.dtype.kind == "f" and indices is not None and indices.dtype.kind in "iu":
+            found[position] = _at(args, indices, made)
+        else:
+            found[position] = recorded[position].astype(made.dtype)
+    return found
+
+
+def _at(args: Arguments, indices: Array, made: Array) -> Array:
+    """The operand at the indices that a choice along one dimension named."""
+    operand = args.args[0]
+    numbers = [thing for thing in [*args.args[1:], *args.kwargs.values()] if isinstance(thing, int) and not isinstance(thing, bool)]
+    candidates = (
+        [args.kwargs["dim"]] if isinstance(args.kwargs.get("dim"), int) else [n for n in numbers if -operand.ndim <= n < operand.ndim]
+    )
+    for dim in [*reversed(candidates), operand.ndim - 1]:
+        shaped = indices if indices.ndim == operand.ndim else np.expand_dims(indices, dim) if indices.ndim == operand.ndim - 1 else None
+        if shaped is None:
+            continue
+        others = [d for d in range(operand.ndim) if d != dim % operand.ndim]
+        if all(shaped.shape[d] == operand.shape[d] for d in others) and (not shaped.size or int(shaped.max()) < operand.shape[dim]):
+            return np.take_along_axis(operand, shaped, dim).reshape(made.shape)
+    return made
+
+
+def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, Array], other: Mapping[str, Array]) -> Decision | None:
+    """What the reference would have decided against what the target did; None where they agree."""
+    keys = [position for position, made in own.items() if made.dtype.kind in "iub"] or list(own)
+    if all(np.array_equal(own[position], other[position]) for position in keys):
+        return None
+    made = {position: np.array(result) for position, result in own.items()}
+    if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
+        one, two = own["out[0]"], other["out[0]"]
+        margin = np.where(_beyond(args, other["out[1]"]), np.inf, apart(one, two))
+        return Decision(operation, made, margin, np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
+    position = keys[0]
+    differs = own[position] != other[position]
+    operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
+    first = operands[0]
+    if operation.base in ("argmax", "argmin") and own[position].shape != first.shape:
+        flat = own[position].ndim == 0 or own[position].size == 1
+        if np.any(_beyond(args, other[position], flat=flat)):
+            return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape), differs)
+        one, two = _chosen(first, made[position], flat), _chosen(first, np.array(other[position]), flat)
+        return Decision(operation, made, apart(one, two), np.maximum(np.abs(one), np.abs(two)), differs.reshape(one.shape))
+    second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
+    if not isinstance(second, (int, float, np.ndarray)):
+        second = 0.0
+    if own[position].shape == first.shape and own[position].dtype.kind != "b":  # rounding to codes
+        return Decision(operation, made, np.where(differs, np.abs(first - np.floor(first) - 0.5), 0.0), np.abs(first), differs)
+    try:
+        margin, scale = np.broadcast_arrays(apart(first, np.asarray(second)), np.maximum(np.abs(first), np.abs(second)))
+        return Decision(operation, made, np.where(differs, margin, 0.0), scale, differs)
+    except ValueError:
+        return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape), differs)
+
+
+def apart(one: Array, other: Array) -> Array:
+    """How far apart two arrays are, element by element: 0 where both are the same infinity or NaN, infinite where one alone is."""
+    with np.errstate(invalid="ignore"):
+        off = np.abs(one - other)
+    off = np.where(np.isnan(off), np.inf, off)
+    same: Array = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, off)
+    return same
+
+
+def _beyond(args: Arguments, indices: Array, *, flat: bool = False) -> NDArray[np.bool_]:
+    """Which indices name no place of the operand that was chosen from: there is none to choose, however little it would lack."""
+    shape = args.args[0].shape
+    last = not flat and indices.shape[: len(shape) - 1] == shape[:-1]
+    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape, default=1)))
+
+
+def _chosen(operand: Array, indices: Array, flat: bool) -> Array:
+    if flat:
+        return np.array(operand.reshape(-1)[indices.reshape(-1)])
+    for dim in range(operand.ndim - 1, -1, -1):
+        shape = operand.shape[:dim] + operand.shape[dim + 1 :]
+        if indices.shape == shape:
+            return np.take_along_axis(operand, np.expand_dims(indices, dim), dim)
+        if indices.shape == (*operand.shape[:dim], 1, *operand.shape[dim + 1 :]):
+            return np.take_along_axis(operand, indices, dim)
+    return operand.reshape(-1)[:1]
+
+
+def _is_float(thing: Any) -> bool:
+    if isinstance(thing, (list, tuple)):
+        return any(_is_float(item) for item in thing)
+    return isinstance(thing, np.ndarray) and thing.dtype.kind in "fc"

@@ -1,0 +1,203 @@
+"""`Together`: operator calls of one program that are one call in pieces, each of a step of several that stand as one (`trace/joined.py`).
+
+What they make, put together along the tokens, is what the other run makes at once: so is it compared, and so does one of them stand for
+all. The last one does: it has what those before left, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerdiff.align.sequence import align_sequences
+from layerdiff.replay.recorded import Recorded
+from layerdiff.sides import Both
+from layerdiff.trace.along import Along, Shape, Way, ways
+from layerdiff.trace.joined import Joined, own_of
+from layerdiff.trace.joining import Chunks
+from layerdiff.trace.schema import ABSENT
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The calls that are one, in order.
+
+    `chunks`: the steps. Where the first ones have no such call, as there was no cache yet, all that it makes is what has grown.
+    """
+
+    calls: tuple[int, ...]
+    chunks: Chunks
+
+    def ways(self, shapes: Sequence[Shape]) -> list[Way]:
+        """How values of these shapes, one of each call, may be one."""
+        tokens, count = self.chunks.tokens, len(self.calls)
+        found = ways(shapes, tokens[len(tokens) - count :], self.chunks.requests)
+        return [way for way in found if count == len(tokens) or way.along is None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """How a value lies whose pieces have not all keys, and how long each is."""
+
+    along: Along
+    sizes: tuple[int, ...]
+
+    def seen(self, whole: Array) -> Array:
+        """A value with 0 where a piece has no key."""
+        return self.along.whole(self.along.parts(whole, self.sizes))
+
+
+class Together:
+    """Of the operator calls among `items` of one program. Where a size may be that of tokens or another, it is as the other run has it."""
+
+    def __init__(self, run: Recorded, items: Sequence[int]) -> None:
+        self._run, self._items = run, items
+        self._likely: Mapping[str, Collection[Shape]] = {}
+        self.own = own_of(run.file)
+        self._groups: dict[int, Group] = {}
+        self._chunks: list[Chunks] = []
+        if isinstance(run.file, Joined):
+            self._find(run.file, [item for item in items if item in run.file.pieces])
+
+    @classmethod
+    def both(cls, runs: Both[Recorded], items: Both[tuple[int, ...]]) -> Both[Together]:
+        """Of the programs of both sides."""
+        found = Both(*(cls(run, of) for run, of in zip(runs, items, strict=True)))
+        for one, other in ((found.reference, found.target), (found.target, found.reference)):
+            if one:
+                one._likely = other._shapes_made()
+        return found
+
+    def _shapes_made(self) -> dict[str, set[Shape]]:
+        """By operator the shapes that calls make, together or by themselves."""
+        run, found = self._run, dict[str, set[Shape]]()
+        for item in self._items:
+            if not run.is_module(item) and self.stands(item):
+                group, operation = self._groups.get(item), run.operation(item)
+                for position, value in operation.outputs.items():
+                    shapes = self._shapes_at(item, position)
+                    found.setdefault(operation.name, set()).update(
+                        [run.file.shape(value)] if group is None else [way.shape for way in group.ways(shapes)]
+                    )
+        return found
+
+    def _find(self, file: Joined, items: Sequence[int]) -> None:
+        self._chunks = list({id(chunks): chunks for chunks, _ in (file.pieces[item] for item in items)}.values())
+        by_steps: dict[int, list[int]] = {}
+        for item in items:
+            by_steps.setdefault(id(file.pieces[item][0]), []).append(item)
+        for calls in by_steps.values():
+            chunks = file.pieces[calls[0]][0]
+            each = [[call for call in calls if file.pieces[call][1] == piece] for piece in range(len(chunks.roots))]
+            beside = [self._beside(each[piece], each[-1]) for piece in range(len(each) - 1)]
+            for call in each[-1]:
+                members = [other.get(call) for other in beside]
+                known = [one for one in members if one is not None]
+                if known and members[len(members) - len(known) :] == known:  # of the first steps none: there was no cache yet
+                    group = Group((*known, call), chunks)
+                    self._groups.update(dict.fromkeys(group.calls, group))
+
+    def _beside(self, calls: Sequence[int], last: Sequence[int]) -> dict[int, int]:
+        """By call of the last step the one of an earlier step that does the same."""
+        exact = [[(*self._name(call), self._shapes(call)) for call in side] for side in (calls, last)]
+        loose = [[self._name(call) for call in side] for side in (calls, last)]
+        return {last[j]: calls[i] for i, j in align_sequences(exact[0], exact[1], loose)}
+
+    def _name(self, call: int) -> tuple[str, int]:
+        operation = self._run.operation(call)
+        return operation.name, len(operation.inputs)
+
+    def _shapes(self, call: int) -> tuple[tuple[object, ...], ...]:
+        """Those of its results, sizes that follow from the number of tokens by name."""
+        file = self._run.file
+        assert isinstance(file, Joined)
+        chunks, piece = file.pieces[call]
+        count, so_far = chunks.tokens[piece], sum(chunks.tokens[: piece + 1])
+        named: dict[int, object] = {so_far: "so far", count * chunks.requests: "all", count: "tokens"}
+        return tuple(tuple(named.get(size, size) for size in file.shape(value)) for value in self._run.operation(call).outputs.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def calls(self, call: int) -> tuple[int, ...]:
+        """Those that one stands for, itself among them."""
+        group = self._groups.get(call)
+        return (call,) if group is None else group.calls
+
+    def has_own_sizes(self, call: int) -> bool:
+        """Whether calls that are one are given other scalars, each those of its step."""
+        pictures = [self._run.operation(one).picture for one in self.calls(call)]
+        return any(one != pictures[0] for one in pictures)
+
+    def stands(self, call: int) -> bool:
+        """Whether a call stands for itself, or for all of its group."""
+        return call not in self.own and self.calls(call)[-1] == call
+
+    def _way(self, group: Group, shapes: Sequence[Shape], like: Shape | None) -> Way | None:
+        """How values of these shapes are one; `like` what the other run has there."""
+        fitting, known = group.ways(shapes), self._likely.get(self._run.operation(group.calls[-1]).name, ())
+        likely = (way for way in fitting if way.shape in known)
+        return next((way for way in fitting if way.shape == like), next(likely, next(iter(fitting), None)))
+
+    def _shapes_at(self, call: int, position: str) -> list[Shape]:
+        values = [self._run.operation(one).outputs.get(position) for one in self.calls(call)]
+        return [self._run.file.shape(value) for value in values if value is not None]
+
+    def shape(self, call: int, position: str, like: Shape | None = None) -> Shape | None:
+        """That of what calls make together at a position; None where that is not one."""
+        group, shapes = self._groups.get(call), self._shapes_at(call, position)
+        if group is None or len(shapes) != len(group.calls):
+            return shapes[-1] if shapes else None
+        way = self._way(group, shapes, like)
+        return None if way is None else way.shape
+
+    def joined(self, call: int, parts: Sequence[Array], like: Shape | None = None) -> tuple[Array, Block | None] | None:
+        """What calls made, or were given, together, one part each; how it lies where a part has not all keys. None where it is not one."""
+        group = self._groups.get(call)
+        fits = group is not None and len(parts) == len(group.calls)
+        way = self._way(group, [part.shape for part in parts], like) if group is not None and fits else None
+        if group is None or way is None:
+            return None
+        if way.along is None:
+            alike = len(parts) == len(group.chunks.roots) and all(np.array_equal(part, parts[-1]) for part in parts)
+            return (parts[-1], None) if way.grown or alike else None
+        sizes = tuple(part.shape[way.along.axis] for part in parts)
+        return way.along.whole(parts), Block(way.along, sizes) if way.along.keys else None
+
+    def apart(self, call: int, position: str, whole: Array) -> list[Array]:
+        """What calls make together, of each of them; nothing where it does not lie so."""
+        group, shapes = self._groups.get(call), self._shapes_at(call, position)
+        fitting = [] if group is None or len(shapes) != len(group.calls) else group.ways(shapes)
+        way = next((way for way in fitting if way.shape == whole.shape and way.along is not None), None)
+        return [] if way is None or way.along is None else way.along.parts(whole, [shape[way.along.axis] for shape in shapes])
+
+    def piece_of(self, call: int) -> int:
+        """Of which step a call is, where it stands for itself; -1 for others."""
+        file, group = self._run.file, self._groups.get(call)
+        known = file.pieces.get(call) if isinstance(file, Joined) else None
+        return ABSENT if known is None or (group is not None and self._is_one(group)) else known[1]
+
+    def _is_one(self, group: Group) -> bool:
+        """Whether what calls make can be put together."""
+        each = [self._shapes_at(group.calls[-1], position) for position in self._run.operation(group.calls[-1]).outputs]
+        found = [self._way(group, shapes, None) for shapes in each if len(shapes) == len(group.calls)]
+        return len(found) == len(each) and all(way is not None and (way.along is not None or way.grown) for way in found)
+
+    def pieces(self, whole: Array, piece: int) -> Iterator[Array]:
+        """What a step may have of what the other run makes at once: its tokens, those until then, or scores of those with these."""
+        for chunks in self._chunks:
+            count, end = sum(chunks.tokens), sum(chunks.tokens[: piece + 1])
+            for axis, size in enumerate(whole.shape if piece < len(chunks.tokens) else ()):
+                times = 1 if size == count else chunks.requests if size == count * chunks.requests else 0
+                if times:
+                    own = Along(axis, times).parts(whole, [one * times for one in chunks.tokens])[piece]
+                    yield own
+                    if axis + 1 < whole.ndim and whole.shape[-1] == count:
+                        yield own[..., :end]
+                    yield Along(axis, times).parts(whole, [end * times, size - end * times])[0]

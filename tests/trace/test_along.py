@@ -1,0 +1,46 @@
+"""How the values of several steps are one: told by their shapes, put together and taken apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerdiff.trace.along import Along, ways
+
+Shape = tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "requests", "expected"),
+    [
+        ([(2, 5, 8), (2, 7, 8)], 2, [((2, 12, 8), Along(1))]),
+        ([(10, 8), (14, 8)], 2, [((24, 8), Along(0, 2))]),
+        ([(1, 4, 5, 8), (1, 4, 7, 8)], 1, [((1, 4, 12, 8), Along(2))]),
+        ([(1, 1, 5, 5), (1, 1, 7, 12)], 1, [((1, 1, 12, 12), Along(2, 1, (5, 12)))]),
+        ([(1, 1, 5, 9), (1, 1, 7, 16)], 1, [((1, 1, 12, 16), Along(2, 1, (9, 16)))]),
+        ([(1, 5), (1, 12)], 1, [((1, 12), None)]),
+        ([(1, 97), (1, 97)], 1, [((1, 97), None)]),
+        ([(1, 5, 8), (1, 7, 9)], 1, []),
+        ([(3, 8), (9, 8)], 1, []),
+        ([(5, 8), (1, 7, 8)], 1, []),
+    ],
+    ids=["batch", "row", "heads", "mask", "mask-behind", "grown", "alike", "width", "expert", "dims"],
+)
+def test_shapes_say_how_values_are_one(shapes: list[Shape], requests: int, expected: list[tuple[Shape, Along | None]]) -> None:
+    assert expected == [(way.shape, way.along) for way in ways(shapes, (5, 7), requests)]
+
+
+def test_where_two_dimensions_may_be_the_tokens_both_are_ways() -> None:
+    assert [(1, 8, 4, 8), (1, 4, 8, 8)] == [way.shape for way in ways([(1, 4, 4, 8)] * 2, (4, 4), 1) if way.along is not None]
+
+
+def test_what_is_put_together_comes_apart() -> None:
+    whole = np.arange(24 * 3).reshape(24, 3)
+    parts = Along(0, 2).parts(whole, (10, 14))  # two requests, of 5 and 7 tokens
+    assert [*range(5), *range(12, 17)] == (parts[0][:, 0] // 3).tolist()
+    assert np.array_equal(whole, Along(0, 2).whole(parts))
+    scores = [np.ones((1, 2, 2)), np.ones((1, 1, 3))]
+    along = Along(1, 1, (2, 3))
+    together = along.whole(scores, fill=-9.0)
+    assert [[1, 1, -9], [1, 1, -9], [1, 1, 1]] == together[0].tolist()
+    assert all(np.array_equal(one, other) for one, other in zip(scores, along.parts(together, (2, 1)), strict=True))

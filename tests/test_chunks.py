@@ -37,16 +37,15 @@ def is_right(comparison: Comparison) -> bool:
     return not (comparison.origins or comparison.defect or kinds & {"results-not-compared", "shape-differs", "judged-by-thresholds"})
 
 
-@OPERATORS
 @pytest.mark.parametrize(
-    ("ours", "theirs", "dtype", "options"),
+    ("ours", "theirs", "dtype", "options", "operators"),
     [
-        ((12,), (5, 7), FP32, {}),
-        ((12, 1, 1), (4, 4, 4, 1, 1), BF16, {"batch": 2}),
-        ((12, 1), (4, 8, 1), BF16, {"size": 16, "both": True}),
-        ((5, 7), (12,), FP32, {}),
-        ((3, 9), (6, 6), BF16, {"last": True}),
-        ((12, 1), (6, 6, 1), FP32, {"last": True, "batch": 2}),
+        ((12,), (5, 7), FP32, {}, False),
+        ((12, 1, 1), (4, 4, 4, 1, 1), BF16, {"batch": 2}, True),
+        ((12, 1), (4, 8, 1), BF16, {"size": 16, "both": True}, True),
+        ((5, 7), (12,), FP32, {}, True),
+        ((3, 9), (6, 6), BF16, {"last": True}, True),
+        ((12, 1), (6, 6, 1), BF16, {"last": True, "batch": 2}, False),
     ],
     ids=["uneven", "three", "static", "reference", "both", "last"],
 )

@@ -39,9 +39,8 @@ def test_sigma_is_calibrated_for_chains_in_fp32(order: str, terms: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("terms", [256, 1024])
-def test_no_order_is_a_fault_and_every_fault_is_found_in_fp32(kind: str, terms: int) -> None:
-    x, w = data(kind, 24, 24, terms, FLOAT32, seed=terms + 1)
+def test_no_order_is_a_fault_and_every_fault_is_found_in_fp32(kind: str) -> None:
+    x, w = data(kind, 24, 24, 256, FLOAT32, seed=257)
     for name, order in ORDERS.items():
         own = own_of(x, w, order(x, w))
         assert own.verdict in GOOD, (name, own)

@@ -18,12 +18,23 @@ def test_an_operator_is_told_once_with_its_modules() -> None:
     ]
 
 
-def test_ranks_and_other_operators_are_told_apart() -> None:
-    calls = [cast("norm", 0, ", on rank 1"), cast("norm", 1), Unpaired("a/aten.mul.Tensor#0", "the reference does not run it in step 3")]
-    assert alone_texts(calls) == [
+def test_ranks_are_told_apart() -> None:
+    assert alone_texts([cast("norm", 0, ", on rank 1"), cast("norm", 1)]) == [
         "aten._to_copy.default: the reference does not run it in norm, on rank 1",
         "aten._to_copy.default: the reference does not run it in norm",
-        "a/aten.mul.Tensor#0: the reference does not run it in step 3",
+    ]
+
+
+def test_operators_of_one_reason_are_counted() -> None:
+    reason = "the target runs it in 2 steps"
+    calls = [
+        Unpaired("a/aten.mul.Tensor#0", reason),
+        Unpaired("b/aten.add.Tensor#0", "called twice"),
+        Unpaired("c/aten.mm.default#1", reason),
+    ]
+    assert alone_texts([*calls, Unpaired("a/aten.add.Tensor#0", reason)]) == [
+        "a/aten.mul.Tensor#0 and 2 more calls: the target runs it in 2 steps",
+        "b/aten.add.Tensor#0: called twice",
     ]
 
 

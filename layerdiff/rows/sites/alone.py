@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from layerdiff.rows.cells import visible
+from layerdiff.rows.figures import amount
 from layerdiff.rows.sites.patterns import pattern_of, tallied
 from layerdiff.saved.comparison import Unpaired
 
 
 def alone_texts(calls: Sequence[Unpaired]) -> list[str]:
-    """One text a kind, in the order in which they first come: `aten._to_copy.default: the reference does not run it in norm, ...`."""
+    """One text a kind: first operators with the modules that lack them, `aten._to_copy.default: the reference does not run it in norm`.
+
+    Other operator calls are counted by their reason, and modules told by their names and reasons.
+    """
     operators: dict[tuple[str, str], list[str]] = {}
-    modules: dict[tuple[str, str], list[str]] = {}
-    texts: dict[tuple[str, str], None] = {}
+    others: dict[tuple[str, str], list[str]] = {}
     for call in calls:
         path, _, operator = call.site.partition("/")
         in_place = f" {operator} in {path or '(the root)'}"
         if operator and in_place in call.reason:
-            key = operator.partition("#")[0], call.reason.replace(in_place, " it", 1)
-            operators.setdefault(key, []).append(path)
+            operators.setdefault((operator.partition("#")[0], call.reason.replace(in_place, " it", 1)), []).append(path)
         else:
-            key = pattern_of(call.site), pattern_of(call.reason)
-            modules.setdefault(key, []).append(call.site)
-        texts[key] = None
-    return [_of_operator(*key, operators[key]) if key in operators else _of_module(*key, modules[key]) for key in texts]
+            others.setdefault(("" if operator else pattern_of(call.site), pattern_of(call.reason)), []).append(call.site)
+    return [_of_operator(*key, paths) for key, paths in operators.items()] + [_of_others(*key, sites) for key, sites in others.items()]
 
 
 def _of_operator(operator: str, reason: str, paths: list[str]) -> str:
@@ -32,5 +32,8 @@ def _of_operator(operator: str, reason: str, paths: list[str]) -> str:
     return f"{visible(operator)}: {visible(reason[:end])} in {tallied(paths)}{visible(reason[end:])}"
 
 
-def _of_module(site: str, reason: str, sites: list[str]) -> str:
-    return f"{visible(site) or '(root)'}{f' ({len(sites)})' if len(sites) > 1 else ''}: {visible(reason)}"
+def _of_others(module: str, reason: str, sites: list[str]) -> str:
+    if len(sites) == 1:
+        return f"{visible(sites[0]) or '(root)'}: {visible(reason)}"
+    named = f"{visible(module)} ({len(sites)})" if module else f"{visible(sites[0])} and {amount(len(sites) - 1, 'more call')}"
+    return f"{named}: {visible(reason)}"

@@ -27,7 +27,6 @@ from layerdiff.trace.schema import CallKind, Role
 
 _SHOWN: Final = 3
 _DRAWN: Final = "; it began with the same: if a loop drew these tokens from the results, decode greedily, or feed both runs the same"
-_ONE_GENERATION: Final = Parting()
 _LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
 NOTICES_OF_VALUES: Final = (
@@ -116,9 +115,9 @@ def _random_states(file: Any) -> dict[int, tuple[str, str]]:
 def notices_of_values(
     evidence: Evidence,
     profile: Profile,
-    explained: Collection[str] = (),
-    packed: Collection[str] = (),
-    parting: Parting = _ONE_GENERATION,
+    explained: Collection[str],
+    packed: Collection[str],
+    parting: Parting,
     unfinished: Unfinished | None = None,
 ) -> Iterator[Notice]:
     """What inputs, dtypes, shapes and weights say.

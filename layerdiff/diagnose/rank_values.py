@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import RANK_BY_RANK
-from layerdiff.align.placement import Placement
 from layerdiff.align.placements import APART as DIFFER
 from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
@@ -91,21 +90,16 @@ class RankValues:
         return None if placed is None or placed.ours is None else np.asarray(placed.ours.joined(parts, self.shape(pair)), np.float64)
 
     def numbers(self, pair: int) -> Both[NDArray[Any]] | None:
-        """The logical values of both sides, in their own dtypes; None where one is too large, was not kept, or is not put together."""
+        """The logical values of both sides, whole numbers too; None where one is too large, was not kept, or is not put together."""
         placed = self.placed.get(pair)
-        ours = self._logical(self.files.reference, self.held.reference[pair], pair, None if placed is None else placed.ours)
-        theirs = self._logical(self.files.target, self.held.target[pair], pair, None if placed is None else placed.placement)
-        return None if ours is None or theirs is None else Both(ours, theirs)
-
-    def _logical(
-        self, files: Sequence[TraceFile], parts: Sequence[tuple[int, int]], pair: int, placement: Placement | None
-    ) -> NDArray[Any] | None:
-        if not parts or any(not files[file].has_bytes(value) or files[file].count(value) > _MOST for file, value in parts):
+        ours, theirs = _all(self.files.reference, self.held.reference[pair]), _all(self.files.target, self.held.target[pair])
+        if ours is None or theirs is None or placed is None or placed.placement.kind == "unknown":
             return None
-        read = [files[file].read(value) for file, value in parts]
-        if len(read) == 1 and placement is None:
-            return read[0]
-        return None if placement is None or placement.kind == "unknown" else placement.joined(read, self.shape(pair))
+        if len(ours) > 1 and (placed.ours is None or placed.ours.kind == "unknown"):
+            return None
+        shape = self.shape(pair)
+        whole = ours[0] if placed.ours is None else placed.ours.joined(ours, shape)
+        return Both(whole, placed.placement.joined(placed.standing(theirs), shape))
 
     def parts(self, pair: int) -> list[Array] | None:
         """What each rank recorded."""
@@ -201,14 +195,24 @@ def _all_numbers(files: Sequence[TraceFile], parts: Sequence[Part]) -> list[Arra
     return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
 
 
-def _numbers(file: TraceFile, value: int) -> Array | None:
+def _all(files: Sequence[TraceFile], parts: Sequence[Part]) -> list[NDArray[Any]] | None:
+    """What all parts are, of any dtype."""
+    found = [_read(files[file], value) for file, value in parts]
+    return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+
+
+def _read(file: TraceFile, value: int) -> NDArray[Any] | None:
     if value < 0 or file.count(value) > _MOST or not file.has_bytes(value):
         return None
     try:
-        read = file.read(value)
+        return file.read(value)
     except TraceError:
         return None
-    if read.dtype.kind != "f":
+
+
+def _numbers(file: TraceFile, value: int) -> Array | None:
+    read = _read(file, value)
+    if read is None or read.dtype.kind != "f":
         return None
     with np.errstate(invalid="ignore"):  # memory that nothing was written to may hold a signalling NaN
         return read.astype(np.float64)

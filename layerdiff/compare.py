@@ -28,6 +28,7 @@ from layerdiff.diagnose.filling import (
 )
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.generation import Parting, parting
+from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_steps, notices_of_traces, notices_of_values
 from layerdiff.diagnose.origins import find_origins
@@ -127,7 +128,7 @@ def compare_in_steps(
     tables, alignments = align_traces(traces, chosen.renames)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
-    told = (*notices_of_traces(traces), *notices_of_chunks(joined))
+    told = (*notices_of_traces(traces), *notices_of_chunks(joined), *notices_of_going_on(joined, traces.map(lambda trace: trace.files[0])))
     if not is_ranked(traces):  # one file of a run of many, perhaps: the ranks that are there say who is not
         told = (*told, *notices_of_ranks(files.reference), *notices_of_ranks(files.target))
     summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)

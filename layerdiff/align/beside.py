@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +23,7 @@ class Forms:
     """Sizes that one of the two filled up."""
     packing: Packing | None = None
     """Tokens that one has in a row, and the other as a padded batch."""
-    ends: Packing | None = None
+    ends: tuple[Packing, ...] = ()
     """One token of each request, which one has alone: logits are asked for of the last."""
 
     def same(self, reference: Shape, target: Shape) -> bool:
@@ -43,20 +42,23 @@ class Forms:
         """What counts of two values, in one shape; None where they are not forms of one thing."""
         row = self._row(reference.shape, target.shape)
         if row is not None:
-            reference, target = (row.row(x) if row.padded == side else x for side, x in (("reference", reference), ("target", target)))
+            batch, other = (reference, target) if row.padded == "reference" else (target, reference)
+            tokens = row.of_batch(batch)
+            both = tokens, row.of_row(other, row.rest(batch.shape))
+            reference, target = both if row.padded == "reference" else both[::-1]
         elif not same_form(reference.shape, target.shape):
             if self.fillings.common(reference.shape, target.shape) is None:
                 return None
             reference, target = self.fillings.beside(reference, target)
         return reference, target.reshape(reference.shape)
 
-    def counted(self, x: Array, reference: Shape, target: Shape) -> Array:
-        """What counts of a value of either run, which they have in these shapes: in the reference's form, or as a row of places of that."""
+    def counted(self, x: Array, side: str, reference: Shape, target: Shape) -> Array:
+        """What counts of a value of one run, which they have in these shapes: in the reference's form, or as a row of places of that."""
         row = self._row(reference, target)
         if row is None:
             return x.reshape(reference)
-        batch, form = (reference, target) if row.padded == "reference" else (target, reference)
-        return (row.row(x) if x.size == math.prod(batch) else x).reshape(form)
+        batch = reference if row.padded == "reference" else target
+        return row.of_batch(x.reshape(batch)) if side == row.padded else row.of_row(x, row.rest(batch))
 
     def for_reference(self, target: Array, shape: Shape, own: Callable[[], Array]) -> Array:
         """The target's value in the reference's form; `own`: what the reference has itself, for what the target has nothing of."""
@@ -67,26 +69,26 @@ class Forms:
         row = self._row(shape, target.shape)
         if row is None:
             return target
-        return row.in_batch(target, own()) if row.padded == "reference" else row.row(target)
+        return row.in_batch(target, own()) if row.padded == "reference" else row.in_row(target, own)
 
     def _row(self, reference: Shape, target: Shape) -> Packing | None:
-        return next((row for row in (self.packing, self.ends) if row is not None and row.same(reference, target)), None)
+        return next((row for row in (self.packing, *self.ends) if row is not None and row.same(reference, target)), None)
 
     def plain(self, x: Array, side: str, there: Array | None, sizes: Container[int]) -> Array:
         """A value that a program made without what does not count.
 
         `there`: what the other program makes at the aligned call; `sizes`: those of all that it makes, which are no filling.
         """
-        if self.packing is not None and self.packing.padded == side:
-            x = self.packing.tokens_only(x)
+        if self.packing is not None:
+            x = self.packing.tokens_only(x, side)
         if there is None or there.ndim != x.ndim:
             return self.fillings.without(x, side, sizes)
         return self.fillings.beside(x, there)[0] if side == "reference" else self.fillings.beside(there, x)[1]
 
     def token(self, shape: Shape, side: str, tokens: Shape) -> Shape:
         """One shape for all forms. `tokens`: the leading dimensions that one of the two has as one."""
-        if self.packing is not None and self.packing.padded == side:
-            shape = self.packing.as_row(shape)
+        if self.packing is not None:
+            shape = self.packing.as_row(shape, side)
         return canonical(shape, tokens)
 
 

@@ -8,7 +8,7 @@ what is nearest (judge/pairs/packing.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,35 +38,67 @@ class Packing:
     batch: Shape
     """(requests, positions)."""
     places: NDArray[np.intp]
-    """Shape (tokens,): the place in the batch, in row-major order, of each token of the row."""
+    """Shape (tokens,): the place in the batch, in row-major order, of each token that both have."""
+    lines: NDArray[np.intp] | None = None
+    """Shape (tokens,): the line of the row of each; None where they are all of it, in order."""
+    length: int = 0
+    """How many lines the row has, where it has others too."""
 
     def same(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes are the batch and the row of one thing."""
         batch, row = (reference, target) if self.padded == "reference" else (target, reference)
         lead = self._lead(batch)
-        return lead > 0 and without_ones((self.places.size, *batch[lead:])) == without_ones(row)
+        return lead > 0 and without_ones((self.count, *batch[lead:])) == without_ones(row)
 
-    def row(self, x: Array) -> Array:
-        """A value of the batch, as the row has it: shape (tokens, ...)."""
+    @property
+    def count(self) -> int:
+        """How many lines the row has."""
+        return self.places.size if self.lines is None else self.length
+
+    def of_batch(self, x: Array) -> Array:
+        """What a value of the batch has of both: shape (tokens, ...)."""
         lead = self._lead(x.shape)
         return np.asarray(x.reshape(-1, *x.shape[lead:])[self.places])
 
+    def rest(self, batch: Shape) -> Shape:
+        """The dimensions of a value of the batch besides those of requests and positions."""
+        return batch[self._lead(batch) :]
+
+    def of_row(self, x: Array, rest: Shape) -> Array:
+        """What a value of the row has of both; `rest`: its other dimensions."""
+        lines = x.reshape(self.count, *rest)
+        return lines if self.lines is None else np.asarray(lines[self.lines])
+
     def in_batch(self, row: Array, own: Array) -> Array:
-        """A value of the row in the form of the batch, with the batch's `own` where there is no token."""
+        """A value of the row in the form of the batch, with the batch's `own` where the row has no token."""
         filled = np.array(own).reshape(-1, *own.shape[self._lead(own.shape) :])
-        filled[self.places] = row.reshape(self.places.size, *filled.shape[1:])
+        filled[self.places] = self.of_row(row, filled.shape[1:])
         return filled.reshape(own.shape)
 
-    def tokens_only(self, x: Array) -> Array:
-        """A value of the padded side that has requests and positions first, or heads between them, as a row; any other as it is."""
+    def in_row(self, batch: Array, own: Callable[[], Array]) -> Array:
+        """A value of the batch in the form of the row, with the row's `own` where the batch has no token."""
+        found = self.of_batch(batch)
+        if self.lines is None:
+            return found
+        filled = np.array(own()).reshape(self.count, *found.shape[1:])
+        filled[self.lines] = found
+        return filled
+
+    def tokens_only(self, x: Array, side: str) -> Array:
+        """A value of either side that has requests and positions first, or heads between them, as a row; any other as it is."""
+        if side != self.padded:
+            known = x.ndim and self.lines is not None and x.shape[0] == self.count
+            return self.of_row(x, x.shape[1:]) if known else x
         if self._lead(x.shape):
-            return self.row(x)
+            return self.of_batch(x)
         if x.ndim > 2 and (x.shape[0], x.shape[2]) == self.batch:
-            return self.row(np.moveaxis(x, 2, 1))
+            return self.of_batch(np.moveaxis(x, 2, 1))
         return x
 
-    def as_row(self, shape: Shape) -> Shape:
-        """The shape that a value of the padded side has as a row; that of any other as it is."""
+    def as_row(self, shape: Shape, side: str) -> Shape:
+        """The shape that a value of either side has as a row of what both have; that of any other as it is."""
+        if side != self.padded:
+            return (self.places.size, *shape[1:]) if shape[:1] == (self.count,) else shape
         lead = self._lead(shape)
         return (self.places.size, *shape[lead:]) if lead else shape
 

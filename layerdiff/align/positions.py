@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 Position = tuple[int, str]
 """(role, position): an input, an output or a weight, and where it stood."""
+_NAMED = "in."
 
 
 def pair_positions(reference: Sequence[Position], target: Sequence[Position]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
-    left of its role on each side.
+    left of its role on each side; never a mask with what is none by its name.
     """
     where: dict[Position, list[int]] = {}
     for i, position in enumerate(reference):
@@ -30,8 +31,13 @@ def pair_positions(reference: Sequence[Position], target: Sequence[Position]) ->
     for role in sorted({reference[i][0] for i in reference_left}):
         ours = [i for i in reference_left if reference[i][0] == role]
         theirs = [j for j in target_left if target[j][0] == role]
-        if len(ours) == len(theirs) == 1:
+        if len(ours) == len(theirs) == 1 and not _is_mask_alone(reference[ours[0]][1], target[theirs[0]][1]):
             pairs.append((ours[0], theirs[0]))
             reference_left.remove(ours[0])
             target_left.remove(theirs[0])
     return pairs, reference_left, target_left
+
+
+def _is_mask_alone(one: str, other: str) -> bool:
+    """Whether one of two values that are handed over by name is a mask, and the other is not."""
+    return all(name.startswith(_NAMED) for name in (one, other)) and one.endswith("mask") != other.endswith("mask")

@@ -61,10 +61,30 @@ def notices_of_order(reordered: Sequence[Sorted]) -> Iterator[Notice]:
 
 
 def notices_of_chunks(joined: Sequence[Steps]) -> Iterator[Notice]:
-    """One for each prompt that the runs had in other pieces."""
+    """One for each prompt that the runs had in other pieces, and one for all requests of a root that they had in other batches."""
+    for site in dict.fromkeys(one.site for one in joined if one.requests):
+        yield Notice(IN_CHUNKS, _in_batches([one for one in joined if one.requests and one.site == site]), site)
     for one in joined:
+        if one.requests:
+            continue
         said = [_pieces(name, one.tokens, one.numbers) for name in ("target", "reference")]
         yield Notice(IN_CHUNKS, f"{', '.join(said)}: what the chunks make together is compared", one.site)
+
+
+def _in_batches(every: Sequence[Steps]) -> str:
+    """Requests that the runs had in other batches."""
+    each, alone = [], []
+    for name in ("target", "reference"):
+        numbers = sorted(number for one in every for number in getattr(one.numbers, name))
+        count = sum(getattr(one.alone, name) for one in every)
+        each.append(
+            f"{'in one forward (step' if len(numbers) == 1 else f'in {len(numbers)} forwards (steps'} {ranges(numbers)}) in the {name}"
+        )
+        alone += [f"{count} {'token' if count == 1 else 'tokens'} of the {name}"] if count else []
+    more = f"; compared with nothing: {', '.join(alone)}" if alone else ""
+    requests = sum(one.requests for one in every)
+    whose = "a request" if requests == 1 else f"{requests} requests"
+    return f"the tokens of {whose} ran {', '.join(each)}: each is compared with the same one of the other run{more}"
 
 
 def _pieces(name: str, tokens: Both[tuple[int, ...]], numbers: Both[tuple[int, ...]]) -> str:
@@ -83,7 +103,7 @@ def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Ite
         site, packing = texts[int(sites["site"][here][0])] or "", step.packing
         if step.ends is not None and not (step.ends.last or step.ends.first):
             yield _other_positions(step.ends.row, site)
-        if packing is None or site in said:
+        if packing is None or site in said or step.further:
             continue
         said.add(site)
         requests, positions = packing.batch

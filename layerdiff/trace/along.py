@@ -14,6 +14,38 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Layout:
+    """The tokens of steps that are one.
+
+    Attributes:
+        grids: how many requests each step has, and how many tokens of each of them.
+        order: of the tokens of all steps, one after the other, the one that stands at each place of the whole, which is a row; empty
+            where all steps have the same requests, which go on: then the whole is a batch, as each step is.
+        ends: how many tokens of each step are the last ones that it has of a request; what is made of such alone has no dimensions but
+            theirs and one more: state of a request has others.
+        order_of_ends: the same as `order` of these alone.
+        pieces: of each step the places of the whole that it has of each request: the request's first, its own first, the one after; and
+            where among the keys of the other run the request begins.
+    """
+
+    grids: tuple[tuple[int, int], ...]
+    order: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    order_of_ends: tuple[int, ...] = ()
+    pieces: tuple[tuple[tuple[int, int, int, int], ...], ...] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Of each request, that each step has."""
+        return tuple(count for _, count in self.grids)
+
+    @property
+    def requests(self) -> int:
+        """How many the first step has; where the whole is a batch all steps."""
+        return self.grids[0][0]
+
+
+@dataclass(frozen=True)
 class Along:
     """How values lie one after the other.
 
@@ -29,27 +61,97 @@ class Along:
 
     def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
         """Several values as one; `fill`: what stands where one has no key."""
-        if self.keys:
-            most = max(self.keys)
-            parts = [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])], constant_values=fill) for x in parts]
-        made = np.concatenate([self._apart(x) for x in parts], self.axis + 1)
+        made = np.concatenate([self._apart(x) for x in _filled_up(parts, self.keys, fill)], self.axis + 1)
         return np.ascontiguousarray(made.reshape(*made.shape[: self.axis], -1, *made.shape[self.axis + 2 :]))
 
-    def parts(self, whole: Array, sizes: Sequence[int]) -> list[Array]:
-        """One value as several that are so long."""
+    def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
+        """One value as several of these shapes, which may have fewer keys."""
+        sizes = [shape[self.axis] for shape in shapes]
         ends = np.cumsum([size // self.times for size in sizes])[:-1]
         split = np.split(self._apart(whole), ends, self.axis + 1)
         found = [x.reshape(*x.shape[: self.axis], size, *x.shape[self.axis + 2 :]) for x, size in zip(split, sizes, strict=True)]
-        return [x[..., :count] for x, count in zip(found, self.keys, strict=True)] if self.keys else found
+        return _with_their_keys(found, shapes, self.keys)
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
         """That of the whole."""
         found = list(shapes[-1])
         found[self.axis] = sum(shape[self.axis] for shape in shapes)
-        return tuple(found)
+        return (*found[:-1], max(self.keys)) if self.keys else tuple(found)
 
     def _apart(self, x: Array) -> Array:
         return x.reshape(*x.shape[: self.axis], self.times, x.shape[self.axis] // self.times, *x.shape[self.axis + 1 :])
+
+
+@dataclass(frozen=True)
+class InRow:
+    """How values of tokens lie as lines of one, whatever requests each of them has.
+
+    Attributes:
+        axis: the dimension of tokens.
+        batched: whether the first dimension is of requests, [2, 5, 64], or [2, heads, 5, 16].
+        order: of the lines of all, one after the other, the one at each place of the whole.
+        keys: as in `Along`.
+    """
+
+    axis: int
+    batched: bool
+    order: tuple[int, ...]
+    keys: tuple[int, ...] = ()
+
+    def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
+        """Several values as one; `fill`: what stands where one has no key."""
+        lines = [self._lines(x) for x in _filled_up(parts, self.keys, fill)]
+        return np.ascontiguousarray(np.concatenate(lines)[np.array(self.order, np.intp)])
+
+    def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
+        """One value as several of these shapes, which may have fewer keys."""
+        lines = np.empty_like(whole)
+        lines[np.array(self.order, np.intp)] = whole
+        ends = np.cumsum([self._count(shape) for shape in shapes])[:-1]
+        found = []
+        for shape, x in zip(shapes, np.split(lines, ends), strict=True):
+            grid = (shape[0], shape[self.axis]) if self.batched else (shape[self.axis],)
+            found.append(np.moveaxis(x.reshape(*grid, *x.shape[1:]), int(self.batched), self.axis))
+        return _with_their_keys(found, shapes, self.keys)
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """That of the whole."""
+        rest = [size for dim, size in enumerate(shapes[-1]) if dim != self.axis and not (self.batched and dim == 0)]
+        found = (sum(self._count(shape) for shape in shapes), *rest)
+        return (*found[:-1], max(self.keys)) if self.keys else found
+
+    def _count(self, shape: Shape) -> int:
+        return shape[self.axis] * (shape[0] if self.batched else 1)
+
+    def _lines(self, x: Array) -> Array:
+        x = np.moveaxis(x, self.axis, int(self.batched))
+        return x.reshape(-1, *x.shape[2:]) if self.batched else x
+
+
+How = Along | InRow
+
+
+def in_json(how: How) -> list[Any]:
+    """`how` as a list of numbers and lists."""
+    own = [how.times] if isinstance(how, Along) else [how.batched, list(how.order)]
+    return [how.axis, list(how.keys), *own]
+
+
+def from_json(picture: Sequence[Any]) -> How:
+    """What `in_json` gave."""
+    axis, keys, *own = picture
+    return InRow(axis, own[0], tuple(own[1]), tuple(keys)) if len(own) == 2 else Along(axis, own[0], tuple(keys))
+
+
+def _filled_up(parts: Sequence[Array], keys: Sequence[int], fill: Any) -> Sequence[Array]:
+    if not keys:
+        return parts
+    most = max(keys)
+    return [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])], constant_values=fill) for x in parts]
+
+
+def _with_their_keys(parts: Sequence[Array], shapes: Sequence[Shape], keys: Sequence[int]) -> list[Array]:
+    return [x[..., : shape[-1]] for x, shape in zip(parts, shapes, strict=True)] if keys else list(parts)
 
 
 @dataclass(frozen=True)
@@ -63,31 +165,64 @@ class Way:
     """
 
     shape: Shape
-    along: Along | None = None
+    along: How | None = None
     grown: bool = False
 
 
-def ways(shapes: Sequence[Shape], tokens: Sequence[int], requests: int) -> Iterator[Way]:
-    """How values of these shapes, one of each step, may be one; likely ones first. `tokens`: of each request, that each step has."""
+def ways(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
+    """How values of these shapes, one of each step, may be one; likely ones first."""
     if len({len(shape) for shape in shapes}) != 1 or not shapes[0]:
         return
+    if layout.order:
+        yield from _in_row(shapes, layout)
+    else:
+        yield from _in_batch(shapes, layout.tokens, layout.requests)
+    if len(set(shapes)) == 1:
+        yield Way(shapes[-1])
+
+
+def _in_batch(shapes: Sequence[Shape], tokens: Sequence[int], requests: int) -> Iterator[Way]:
     so_far, dims, both = np.cumsum(tokens).tolist(), range(len(shapes[0])), list(zip(shapes, tokens, strict=True))
     tried = [(1, 1)] if all(shape[:2] == (requests, count) for shape, count in both) else []
     tried += [(0, requests)] if all(shape[0] == requests * count for shape, count in both) else []
     tried += [(2, 1)] if all(shape[0] == requests and shape[2:3] == (count,) for shape, count in both) else []
     tried += [(axis, 1) for axis in dims if all(shape[axis] == count for shape, count in both)]
     for axis, times in dict.fromkeys(tried):
-        others = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
-        along = Along(axis, times)
-        if len(others) > 1 and axis + 1 < len(shapes[0]) and len({shape[:-1] for shape in others}) == 1:
-            along = Along(axis, times, tuple(shape[-1] for shape in shapes))
-        if len(others) == 1 or (along.keys and _grows(along.keys, so_far)):
+        keys = _keys(shapes, (axis,))
+        if keys is not None and (not keys or _grows(keys, so_far)):
+            along = Along(axis, times, keys)
             yield Way(along.shape(shapes), along)
     for axis in dims:
         if len({shape[:axis] + shape[axis + 1 :] for shape in shapes}) == 1 and _grows([shape[axis] for shape in shapes], so_far):
             yield Way(shapes[-1], grown=True)
-    if len(set(shapes)) == 1:
-        yield Way(shapes[-1])
+
+
+def _in_row(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
+    both = list(zip(shapes, layout.grids, strict=True))
+    tried = [(1, True, layout.order)] if all(shape[:2] == grid for shape, grid in both) else []
+    tried += [(0, False, layout.order)] if all(shape[0] == requests * count for shape, (requests, count) in both) else []
+    tried += [(2, True, layout.order)] if all((shape[0], *shape[2:3]) == grid for shape, grid in both) else []
+    if all(requests == 1 for requests, _ in layout.grids):
+        tried += [
+            (axis, False, layout.order) for axis in range(1, len(shapes[0])) if all(shape[axis] == count for shape, (_, count) in both)
+        ]
+    if tuple(shape[0] for shape in shapes) == layout.ends and all(len(shape) < 3 or shape[1:-1] == (1,) for shape in shapes):
+        tried.append((0, False, layout.order_of_ends))
+    for axis, batched, order in dict.fromkeys(tried):
+        keys = _keys(shapes, (0, axis) if batched else (axis,))
+        if keys is not None:
+            how = InRow(axis, batched, order, keys)
+            yield Way(how.shape(shapes), how)
+
+
+def _keys(shapes: Sequence[Shape], tokens: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The sizes of the last dimension, where shapes differ in it besides those of `tokens`; empty where in none, None where in others."""
+    others = {tuple(size for dim, size in enumerate(shape) if dim not in tokens) for shape in shapes}
+    if len(others) == 1:
+        return ()
+    if len(shapes[0]) - 1 in tokens or len({shape[:-1] for shape in others}) > 1:
+        return None
+    return tuple(shape[-1] for shape in shapes)
 
 
 def _grows(sizes: Sequence[int], so_far: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.trace.along import InRow
 from layerdiff.trace.columns import Index
 from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype
@@ -49,6 +50,14 @@ class Joined(TraceFile):
         """What a value is made of; None of one that was recorded."""
         return self._wholes.get(value)
 
+    def ends(self, value: int) -> tuple[int, ...]:
+        """What a value of last tokens alone is made of, where steps have other requests; nothing of another."""
+        whole = self._wholes.get(value)
+        if whole is None or not isinstance(whole.how, InRow):
+            return ()
+        orders = [(one.layout.order_of_ends, one.layout.order) for one in self.chunks]
+        return whole.parts if any(whole.how.order == ends != order for ends, order in orders) else ()
+
     def has_bytes(self, value: int) -> bool:
         """Whether the bits of all of it were kept."""
         whole = self._wholes.get(value)
@@ -59,7 +68,7 @@ class Joined(TraceFile):
         whole = self._wholes.get(value)
         if whole is None:
             return super().raw(value)
-        return whole.along.whole([self.base.raw(part) for part in whole.parts], whole.fill)
+        return whole.how.whole([self.base.raw(part) for part in whole.parts], whole.fill)
 
     def read(self, value: int) -> Array:
         """A value as numbers."""
@@ -72,7 +81,7 @@ class Joined(TraceFile):
         if whole is None:
             return super().statistics(value)
         each = [self.base.statistics(part) for part in whole.parts]
-        if whole.along.keys or any(one is None for one in each):
+        if whole.how.keys or any(one is None for one in each):
             return None
         known = [one for one in each if one is not None]
         odd = [one.nan + one.posinf + one.neginf for one in known]
@@ -94,6 +103,11 @@ class Joined(TraceFile):
 def own_of(file: TraceFile) -> frozenset[int]:
     """The calls of a file that nobody made: how values are put together and taken apart."""
     return file.own if isinstance(file, Joined) else frozenset()
+
+
+def in_row(file: TraceFile, call: int) -> bool:
+    """Whether a call is one of steps that are one, and have other requests."""
+    return isinstance(file, Joined) and call in file.pieces and bool(file.pieces[call][0].layout.order)
 
 
 class _Texts:

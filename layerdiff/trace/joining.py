@@ -14,10 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.trace.along import Along, Shape, ways
+from layerdiff.sides import Both
+from layerdiff.trace.along import How, Layout, Shape, in_json, ways
 from layerdiff.trace.joined_versions import versions_in_order
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CALLS, EDGES, VALUES, CallKind, CallStatus, Known, Role, Storage
+from layerdiff.trace.tokens import Tokens
 
 Column = NDArray[Any]
 WHOLE: Final = "joined.whole.default"
@@ -34,17 +36,17 @@ class Chunks:
 
     Attributes:
         roots: its calls, in order.
-        tokens: of each request, that each of them has.
-        requests: how many there are.
+        layout: of their tokens.
         expected: the shapes that the other run may have at a place.
         inputs: what the root's inputs are called, in both runs: by it their steps go together.
+        tokens: which token of both runs stands where, where the whole is a row.
     """
 
     roots: tuple[int, ...]
-    tokens: tuple[int, ...]
-    requests: int
+    layout: Layout
     expected: Mapping[Spot, Sequence[Shape]] = field(default_factory=dict)
     inputs: str = ""
+    tokens: Both[Tokens] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Whole:
     """A value that is made of several. `fill`: bits of their dtype."""
 
     parts: tuple[int, ...]
-    along: Along
+    how: How
     fill: Any = 0
 
 
@@ -92,7 +94,7 @@ class Joining:
         self._first_text = file.text_count
         self.wholes: dict[int, Whole] = {}
         self._lasts: dict[int, tuple[int, ...]] = {}
-        self._known: dict[tuple[tuple[int, ...], Along], int | None] = {}
+        self._known: dict[tuple[tuple[int, ...], How], int | None] = {}
         self._own: set[int] = set()
         self._pieces: dict[int, tuple[Chunks, int]] = {}
         self._roots: dict[int, Chunks] = {}
@@ -246,18 +248,16 @@ class Joining:
             whole = self.wholes.get(value)
             if whole is not None:
                 inputs = {f"in[0][{i}]": part for i, part in enumerate(whole.parts)}
-                along = whole.along
-                fill = _in_json(self._file, whole)
-                args = [[{"tensor": position} for position in inputs], along.axis, along.times, list(along.keys), fill]
+                args = [[{"tensor": position} for position in inputs], in_json(whole.how), _fill_in_json(self._file, whole)]
                 self._made_here(parent, WHOLE, inputs, {"out": value}, args)
 
     def _take_apart(self, parent: int, values: Sequence[int]) -> None:
         for value in dict.fromkeys(values) if self._has_operators else ():
             whole = self.wholes.get(value)
             if whole is not None:
-                along, outputs = whole.along, {f"out[{i}]": part for i, part in enumerate(whole.parts)}
-                sizes, fill = [self._file.shape(part)[along.axis] for part in whole.parts], _in_json(self._file, whole)
-                args = [{"tensor": "in[0]"}, along.axis, along.times, list(along.keys), fill, sizes]
+                outputs = {f"out[{i}]": part for i, part in enumerate(whole.parts)}
+                shapes = [list(self._file.shape(part)) for part in whole.parts]
+                args = [{"tensor": "in[0]"}, in_json(whole.how), _fill_in_json(self._file, whole), shapes]
                 self._made_here(parent, PART, {"in[0]": value}, outputs, args)
 
     # values
@@ -283,12 +283,12 @@ class Joining:
         shapes = [self._file.shape(value) for value in values]
         if not whole or values[-1] in self._refused or len({self._file.dtype_name(value) for value in values}) != 1:
             return None
-        fitting, expected = list(ways(shapes, self._now.tokens, self._now.requests)), self._now.expected.get(spot, ())
+        fitting, expected = list(ways(shapes, self._now.layout)), self._now.expected.get(spot, ())
         chosen = next((way for way in fitting if way.shape in expected), next(iter(fitting), None))
         if chosen is None:
             return None
         if chosen.along is not None:
-            return self._whole(tuple(values), chosen.along, chosen.shape)
+            return self._whole(tuple(values), chosen.along)
         first, last = values[0], values[-1]
         given = spot[2] == Role.INPUT
         if self._place(first) == self._place(last) or (chosen.grown and given and top and self._is_float(first)):
@@ -297,6 +297,8 @@ class Joining:
             return last
         prints = {self._file.fingerprint(value) for value in values}
         if len(prints) > 1 or None in prints:
+            if self._now.layout.order:
+                return None  # the last step is not the last of each request
             self._lasts[last] = tuple(values)
         return last
 
@@ -309,14 +311,14 @@ class Joining:
         dtype = self._file.dtype(value)
         return dtype is not None and dtype.kind == "float"
 
-    def _whole(self, parts: tuple[int, ...], along: Along, shape: Shape) -> int | None:
-        key = parts, along
+    def _whole(self, parts: tuple[int, ...], how: How) -> int | None:
+        key = parts, how
         if key not in self._known:
-            fill = self._fill(parts) if along.keys else 0
+            fill = self._fill(parts) if how.keys else 0
             self._known[key] = None
             if fill is not None:
                 self._known[key] = value = len(self._file.values) + len(self.wholes)
-                self.wholes[value] = Whole(parts, along, fill)
+                self.wholes[value] = Whole(parts, how, fill)
         return self._known[key]
 
     def _fill(self, parts: tuple[int, ...]) -> Any:
@@ -341,7 +343,7 @@ class Joining:
         found: dict[str, list[Any]] = {name: [] for name in VALUES}
         for number, whole in enumerate(self.wholes.values()):
             last = whole.parts[-1]
-            shape = whole.along.shape([file.shape(part) for part in whole.parts])
+            shape = whole.how.shape([file.shape(part) for part in whole.parts])
             others = dict.fromkeys(("name", "strides", "base", "view", "container", "detail", "placement"), ABSENT)
             others |= dict.fromkeys(("version", "offset", "memory_offset"), 0)
             others |= {"storage": Storage.NONE, "known": Known.NOTHING, "memory": memory + 1 + number}
@@ -359,10 +361,10 @@ class Joining:
         return found
 
 
-def _in_json(file: TraceFile, whole: Whole) -> Any:
+def _fill_in_json(file: TraceFile, whole: Whole) -> Any:
     """What a value is filled up with, in the picture of an argument."""
     dtype = file.dtype(whole.parts[0])
-    if not whole.along.keys or dtype is None or dtype.kind == "boolean":
+    if not whole.how.keys or dtype is None or dtype.kind == "boolean":
         return 0
     number = float(dtype.decode(np.array([whole.fill], dtype.raw))[0])
     return {"float": str(number)} if np.isinf(number) else number

@@ -24,6 +24,7 @@ _BY: Final = 2.0**-6
 """By what share of itself a part is changed."""
 _PARTS: Final = 8
 """Parts of a result along each dimension: what q, k and v are made of at once is told apart."""
+_PARTS_OF_MASKS: Final = 2
 _MOST_RUNS: Final = 48
 """Runs of the program, one for each part, in all: two or three calls."""
 
@@ -49,9 +50,9 @@ class Acquitted:
 
     def _shows(self, call: int, met: Sequence[Cut]) -> bool:
         results = self._theirs.results.get(call, {})
-        if not results or any(made.dtype.kind != "f" or not made.size for made in results.values()):
+        if not results or any(made.dtype.kind not in "fb" or not made.size for made in results.values()):
             return False
-        parts = [(), *(part for made in results.values() for part in _parts(made.shape))]  # all of it first
+        parts = [(), *(part for made in results.values() for part in _parts(made.shape, _parts_of(made)))]  # all of it first
         return self._runs + len(parts) <= _MOST_RUNS and all(self._changes(met, call, part) for part in parts)
 
     def _changes(self, met: Sequence[Cut], call: int, part: tuple[slice, ...]) -> bool:
@@ -72,10 +73,15 @@ class Acquitted:
         return now is not None and was.dtype.kind == "f" and row_difference(was, now).figure > self._near
 
 
-def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+def _parts_of(made: Array) -> int:
+    """Truth values hide scores, and those of all layers alike: nothing is made of q, k and v at once."""
+    return _PARTS_OF_MASKS if made.dtype.kind == "b" else _PARTS
+
+
+def _parts(shape: tuple[int, ...], count: int) -> Iterator[tuple[slice, ...]]:
     """Runs of indices of each dimension, of all others all."""
     for dim, size in enumerate(shape):
-        step = -(-size // _PARTS)
+        step = -(-size // count)
         for begin in range(0, size, step) if size > 1 or dim == len(shape) - 1 else ():
             yield (slice(None),) * dim + (slice(begin, begin + step),)
 
@@ -83,6 +89,9 @@ def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
 def _changed(made: Array, part: tuple[slice, ...]) -> Array:
     found = np.array(made)
     changed = found[part] if len(part) <= found.ndim else found[:0]
+    if made.dtype.kind == "b":
+        np.logical_not(changed, out=changed)
+        return found
     shares = np.random.default_rng(0).uniform(0.5, 1.0, changed.shape)
     changed *= 1.0 + _BY * shares
     return found

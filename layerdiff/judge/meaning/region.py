@@ -294,7 +294,7 @@ class Region:
         for pair, at, values in self._cuts:
             shapes = [run.file.shape(value) for run, value in zip(self.setting.runs, values, strict=True)]
             made, own = ran.cuts[getattr(Both(*pair), side), at], self.ours.cuts[pair[0], at]
-            yield as_mask(forms.counted(made, shapes[0], shapes[1]), forms.counted(own, shapes[0], shapes[1]))
+            yield as_mask(forms.counted(made, side, shapes[0], shapes[1]), forms.counted(own, "reference", shapes[0], shapes[1]))
 
     def _apart(self, ones: Iterable[Array], others: Iterable[Array]) -> Results | None:
         """The difference of what two programs hand on; None where whole numbers, or what is not finite, differ."""

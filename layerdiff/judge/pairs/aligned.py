@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from layerdiff.align.aligning import align
 from layerdiff.align.alignment import Alignment, RenameRule
 from layerdiff.errors import ComparisonError
@@ -12,6 +14,7 @@ from layerdiff.judge.pairs.numbering import numbered_globally
 from layerdiff.judge.pairs.pairing import Tables, add_file_pair, calls_of, in_pieces
 from layerdiff.judge.pairs.ranked import RankedTables, add_ranks, as_one_reference, of_one_layer
 from layerdiff.sides import Both
+from layerdiff.trace.joined import in_row
 from layerdiff.trace.reader import Trace, TraceFile
 
 Renames = Sequence[RenameRule]
@@ -44,15 +47,18 @@ def align_traces(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Al
 
 
 def _with_pieces(files: Both[TraceFile], alignment: Alignment) -> Alignment:
-    """An alignment that says of operators of steps that are one why they have no partner."""
+    """An alignment that says of operators of steps that are one why they have no partner, and gives them none of other requests."""
     pieces = in_pieces(files, alignment)
     if pieces is None:
         return alignment
+    other = np.array([any(map(in_row, files, pair)) for pair in alignment.pairs.tolist()], bool)
+    parted = list(zip(*alignment.pairs[other].tolist(), strict=True)) or [(), ()]
     alone = [
         [(call, reason if reason.startswith(_OF_ITS_MODULE) else known.get(call, reason)) for call, reason in calls]
-        for known, calls in zip(pieces, (alignment.reference_only, alignment.target_only), strict=True)
+        + [(call, known[call]) for call in more]
+        for known, calls, more in zip(pieces, (alignment.reference_only, alignment.target_only), parted, strict=True)
     ]
-    return replace(alignment, reference_only=alone[0], target_only=alone[1])
+    return replace(alignment, pairs=alignment.pairs[~other], reference_only=alone[0], target_only=alone[1])
 
 
 def _align_ranks(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Alignment]]:

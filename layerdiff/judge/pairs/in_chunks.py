@@ -8,36 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.in_batches import Batches, Parted, in_batches
 from layerdiff.judge.pairs.not_together import no_last_tokens, rows_in_another_order, spots
 from layerdiff.judge.pairs.pairing import input_shapes
+from layerdiff.judge.pairs.requests import Given
 from layerdiff.sides import Both
-from layerdiff.trace.along import Shape, ways
+from layerdiff.trace.along import Layout, Shape, ways
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.joining import Chunks, Spot
 from layerdiff.trace.reader import Trace, TraceFile
 from layerdiff.trace.schema import CallKind, Role
+from layerdiff.trace.tokens import Tokens
 
 Array = NDArray[Any]
 _LONGEST: Final = 1 << 24
 """Bytes of ids that are read."""
+_MOST_POSITIONS: Final = 4
+"""Inputs that are tried as positions."""
 _MOST_STARTS: Final = 1 << 16
 """Pairs of steps that are tried as the first of chunks, the last ones first."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of a root that are compared as one: their numbers, and how many tokens each has."""
+    """Steps of a root that are compared as one.
+
+    Attributes:
+        numbers: theirs.
+        tokens: how many each has; of each request, where these are the same.
+        requests: how many there are, where steps have others; else 0.
+        alone: how many tokens one run alone has.
+        places: which token stands where, of steps that have other requests.
+        parted: requests that go on with other tokens.
+    """
 
     site: str
     numbers: Both[tuple[int, ...]]
     tokens: Both[tuple[int, ...]]
+    requests: int = 0
+    alone: Both[int] = Both(0, 0)
+    places: Both[Tokens] | None = None
+    parted: tuple[Parted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,28 +83,40 @@ def in_chunks(files: Both[TraceFile]) -> tuple[Both[TraceFile], tuple[Steps, ...
     if not pairs and len(names.reference) == len(names.target) == 1:
         ((site, alone),) = names.reference.items()
         pairs = [(site, alone, next(iter(names.target.values())))]
-    chunks: Both[list[Chunks]] = Both([], [])
     found: list[Steps] = []
-    whole_steps: list[Both[Chunks]] = []
+    together: list[Both[Chunks]] = []
     for site, ours, theirs in pairs:
-        for groups in _groups(files, Both(ours, theirs)):
-            told = groups.map(lambda steps: tuple(step.tokens.shape[1] for step in steps))
-            found.append(Steps(site, groups.map(lambda steps: tuple(step.number for step in steps)), told))
-            plain = groups.map(_chunks)
-            whole_steps.append(plain)
-            whole = next(((file, steps[0].call) for file, steps in zip(files, groups, strict=True) if len(steps) == 1), None)
-            inputs = input_shapes(*whole) if whole is not None else f"{plain.target.requests}x{sum(plain.target.tokens)}"
-            shapes = Both(*(_shapes(file, one) for file, one in zip(files, plain, strict=True)))
-            for kept, one, expected in zip(chunks, plain, (shapes.target, shapes.reference), strict=True):
-                if len(one.roots) > 1:
-                    kept.append(replace(one, expected=expected, inputs=inputs))
+        for tokens in _tokens(files, Both(ours, theirs)):
+            groups = _chosen(list(_candidates(tokens)), tokens)
+            batches = [] if _is_all(tokens, groups) else _batches(files, tokens)
+            for one in batches:
+                of = Both(*([own[i] for i in steps] for own, steps in zip(tokens, one.steps, strict=True)))
+                found.append(Steps(site, of.map(_numbers), of.map(_sizes), one.requests, one.alone, one.tokens, one.parted))
+                together.append(_in_row(files, of, one))
+            for group in groups if not batches else ():
+                found.append(Steps(site, group.map(_numbers), group.map(_sizes)))
+                together.append(_with_shapes(files, group))
+            if groups or batches:
+                break
     if not found:
         return files, ()
-    return _joined(files, chunks, whole_steps), tuple(found)
+    return _joined(files, together), tuple(found)
 
 
-def _joined(files: Both[TraceFile], chunks: Both[list[Chunks]], steps: Sequence[Both[Chunks]]) -> Both[TraceFile]:
+def _with_shapes(files: Both[TraceFile], steps: Both[list[_Step]]) -> Both[Chunks]:
+    """Steps that have the same requests, and the shapes that the other run may have of each value."""
+    plain = steps.map(_chunks)
+    layout = plain.target.layout
+    inputs = _inputs_of_one(files, steps) or f"{layout.requests}x{sum(layout.tokens)}"
+    shapes = Both(*(_shapes(file, one) for file, one in zip(files, plain, strict=True)))
+    return Both(
+        replace(plain.reference, expected=shapes.target, inputs=inputs), replace(plain.target, expected=shapes.reference, inputs=inputs)
+    )
+
+
+def _joined(files: Both[TraceFile], steps: Sequence[Both[Chunks]]) -> Both[TraceFile]:
     """The files with some steps as one, and nothing of the last of them that stands for no more than itself."""
+    chunks = Both(*([one for one in own if len(one.roots) > 1] for own in zip(*steps, strict=True)))
     plain = Both(*(Joined(file, own) if own else file for file, own in zip(files, chunks, strict=True)))
     roots = [Both(*(_root(file, one) for file, one in zip(plain, both, strict=True))) for both in steps]
     refused = Both(*(no_last_tokens(plain, roots, side) | rows_in_another_order(plain, roots, side) for side in ("reference", "target")))
@@ -101,7 +132,7 @@ def _root(file: TraceFile, chunks: Chunks) -> int:
 
 
 def _chunks(steps: Sequence[_Step]) -> Chunks:
-    return Chunks(tuple(step.call for step in steps), tuple(step.tokens.shape[1] for step in steps), steps[0].tokens.shape[0])
+    return Chunks(tuple(step.call for step in steps), Layout(tuple((step.tokens.shape[0], step.tokens.shape[1]) for step in steps)))
 
 
 def _roots(file: TraceFile) -> dict[int, list[int]]:
@@ -114,13 +145,100 @@ def _roots(file: TraceFile) -> dict[int, list[int]]:
     return found
 
 
-def _groups(files: Both[TraceFile], calls: Both[list[int]]) -> list[Both[list[_Step]]]:
-    """Steps of a root that are one, by whichever tokens tell."""
+def _numbers(steps: Sequence[_Step]) -> tuple[int, ...]:
+    return tuple(step.number for step in steps)
+
+
+def _sizes(steps: Sequence[_Step]) -> tuple[int, ...]:
+    return tuple(step.tokens.shape[1] for step in steps)
+
+
+def _tokens(files: Both[TraceFile], calls: Both[list[int]]) -> Iterator[Both[list[_Step]]]:
+    """The steps of a root, by whichever inputs may be the tokens."""
     for ours, theirs in _token_positions(files, calls):
         steps = Both(_steps(files.reference, calls.reference, ours), _steps(files.target, calls.target, theirs))
-        if steps.reference and steps.target and (found := _chosen(list(_candidates(steps)), steps)):
-            return found
-    return []
+        if steps.reference and steps.target:
+            yield steps
+
+
+def _is_all(steps: Both[list[_Step]], groups: Sequence[Both[list[_Step]]]) -> bool:
+    """Whether the steps that are in none of the groups go together as they are, or one run has no such."""
+    taken = {id(step) for group in groups for side in group for step in side}
+    left = steps.map(lambda own: [step for step in own if id(step) not in taken])
+    if not (left.reference and left.target):
+        return True
+    alike = (np.array_equal(one.tokens, other.tokens) for one, other in zip(left.reference, left.target, strict=False))
+    return len(left.reference) == len(left.target) and all(alike)
+
+
+def _batches(files: Both[TraceFile], steps: Both[list[_Step]]) -> list[Batches]:
+    """Steps that have requests in other batches, by whichever inputs may be positions."""
+    given = Both(*(list(_given(file, own)) for file, own in zip(files, steps, strict=True)))
+    best: list[Batches] = []
+    least = 0
+    for ours, theirs in product(given.reference, given.target):
+        found = in_batches(Both(ours, theirs))
+        alone = sum(sum(one.alone) for one in found)
+        if found and (not best or alone < least):  # positions may be wrong: the tokens tell
+            best, least = found, alone
+        if best and not least:
+            break
+    return best
+
+
+def _given(file: TraceFile, steps: Sequence[_Step]) -> Iterator[list[Given]]:
+    """What the steps of a run are given, by whichever input may be positions; without any at last."""
+    inputs = [{edge.position: edge.value for edge in file.edges_of(step.call) if edge.role == Role.INPUT} for step in steps]
+    masks = [_read(file, own.get(next((at for at in own if at.endswith("attention_mask")), ""))) for own in inputs]
+    common = set(inputs[0]).intersection(*inputs)
+    likely = sorted(common, key=lambda position: ("position_ids" not in position, "position" not in position, position))
+    for position in [*[one for one in likely if all(_kind(file, own[one]) == "integer" for own in inputs)][:_MOST_POSITIONS], ""]:
+        counted = [_read(file, own.get(position)) for own in inputs]
+        made = [_as_given(step.tokens, mask, x) for step, mask, x in zip(steps, masks, counted, strict=True)]
+        if all(one is not None for one in made) and (not position or any(one is not None and one.positions is not None for one in made)):
+            yield [one for one in made if one is not None]
+
+
+def _as_given(ids: Array, mask: Array | None, positions: Array | None) -> Given | None:
+    """None where the positions are none of these tokens."""
+    if mask is not None and (mask.ndim != 2 or len(mask) != len(ids) or mask.shape[1] < ids.shape[1]):
+        mask = None
+    if positions is not None:
+        if (
+            positions.shape[-1:] != ids.shape[1:]
+            or positions.size not in (ids.size, ids.shape[1])
+            or np.array_equal(positions.reshape(-1), ids.reshape(-1))
+        ):
+            return None
+        positions = np.broadcast_to(positions.reshape(-1, ids.shape[1]), ids.shape)
+    if mask is None:
+        return Given(ids, np.ones(ids.shape, bool), None, positions)
+    seen = np.count_nonzero(mask[:, : mask.shape[1] - ids.shape[1]], axis=1)
+    return Given(ids, mask[:, mask.shape[1] - ids.shape[1] :] != 0, seen, positions)
+
+
+def _read(file: TraceFile, value: int | None) -> Array | None:
+    """A value of whole numbers; None of another, and of one that was not kept."""
+    if value is None or _kind(file, value) not in ("integer", "boolean") or int(file.values.nbytes[value]) > _LONGEST:
+        return None
+    try:
+        return file.read(value).astype(np.int64)
+    except TraceError:
+        return None
+
+
+def _in_row(files: Both[TraceFile], steps: Both[list[_Step]], batches: Batches) -> Both[Chunks]:
+    """Steps that have other requests."""
+    tokens = batches.tokens
+    count = np.count_nonzero(tokens.reference.numbers >= 0)
+    inputs = _inputs_of_one(files, steps) or f"{count} tokens of {batches.requests} requests, from step {steps.reference[0].number} on"
+    calls = steps.map(lambda own: tuple(step.call for step in own))
+    return Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens) for own, layout in zip(calls, batches.layouts, strict=True)))
+
+
+def _inputs_of_one(files: Both[TraceFile], steps: Both[list[_Step]]) -> str:
+    """What the inputs of a step are called that is all that a run has; nothing where both have several."""
+    return next((input_shapes(file, own[0].call) for file, own in zip(files, steps, strict=True) if len(own) == 1), "")
 
 
 def _token_positions(files: Both[TraceFile], calls: Both[list[int]]) -> Iterator[tuple[str, str]]:
@@ -215,4 +333,4 @@ def _shapes(file: TraceFile, chunks: Chunks) -> dict[Spot, list[Shape]]:
     if len(chunks.roots) == 1:
         return at
     each = {spot: shapes for spot, shapes in at.items() if len(shapes) == len(chunks.roots)}
-    return {spot: [way.shape for way in ways(shapes, chunks.tokens, chunks.requests)] for spot, shapes in each.items()}
+    return {spot: [way.shape for way in ways(shapes, chunks.layout)] for spot, shapes in each.items()}

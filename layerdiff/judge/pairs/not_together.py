@@ -1,8 +1,9 @@
 """Values of steps that are one which are not one themselves, although their shapes allow it: told by what the other run has there.
 
 A mean over tokens has the shape of the last token's logits, and is another one of each step: what is clearly nearest to the other run's is
-the last token's, and so is what a module makes of such alone, however far off: it is judged. The tokens that an expert is given may be as
-many as a step has, and lie in another order.
+the last token's, and so is what a module makes of such alone, however far off: it is judged. So are the last tokens of several requests,
+which are nearer to their own than to one another's. The tokens that an expert is given may be as many as a step has, and lie in another
+order.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.beside import Forms
 from layerdiff.align.forms import same_form
 from layerdiff.align.placements import relative_error
 from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.packing import of_batches
 from layerdiff.sides import Both
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.joined import Joined
@@ -27,6 +30,9 @@ Array = NDArray[Any]
 _NEAR: Final = 0.5
 _CLEARLY: Final = 3.0
 """How many times further those of the other steps must be."""
+_ALIKE: Final = 1e-4
+_MOST_ENDS: Final = 64
+"""Last tokens that are held against one another."""
 _AS_SORTED: Final = 0.1
 """Relative error of projections of rows, in order of size, up to which these are the same rows."""
 
@@ -36,24 +42,47 @@ def no_last_tokens(files: Both[TraceFile], roots: Sequence[Both[int]], side: str
     file: TraceFile = getattr(files, side)
     other: TraceFile = files.target if side == "reference" else files.reference
     refused: set[int] = set()
-    if not isinstance(file, Joined) or not file.lasts:
+    if not isinstance(file, Joined):
         return frozenset()
     tops = files.map(lambda one: outermost(one.calls.parent))
     for both in roots:
         here, there = (both.reference, both.target)[:: 1 if side == "reference" else -1]
         beside = dict(spots(other, there, tops.target if side == "reference" else tops.reference))
+        told = of_batches(files, both)
+        forms = None if told is None else Forms(packing=told.packing, ends=told.further)
         last: set[int] = set()
         calls = np.flatnonzero((getattr(tops, side) == here) & (np.asarray(file.calls.kind) == CallKind.MODULE)).tolist()
         for role, order in ((Role.INPUT, calls), (Role.OUTPUT, calls[::-1])):  # what an inner call makes is told before it is handed on
             for call in order:
                 given = [edge.value for edge in file.edges_of(call) if edge.role == Role.INPUT and role == Role.OUTPUT]
                 for edge in file.edges_of(call):
-                    if edge.role != role or edge.value not in file.lasts or edge.value in last or edge.value in refused:
+                    ends = file.ends(edge.value)
+                    if edge.role != role or not (ends or edge.value in file.lasts) or edge.value in last or edge.value in refused:
                         continue
                     value = beside.get(_spot(file, call, edge.role, edge.position))
-                    follows = bool(given) and last.issuperset(given)
-                    (last if follows or value is None or _is_last(file, edge.value, other, value) else refused).add(edge.value)
-    return frozenset(refused)
+                    if (given and last.issuperset(given)) or value is None:
+                        last.add(edge.value)
+                    elif ends and forms is not None:
+                        (last if _are_ends(forms, Both(file, other), Both(edge.value, value), side) else refused).add(edge.value)
+                    else:
+                        (last if _is_last(file, edge.value, other, value) else refused).add(edge.value)
+    return frozenset((file.ends(value) or (value,))[-1] for value in refused)
+
+
+def _are_ends(forms: Forms, files: Both[TraceFile], values: Both[int], side: str) -> bool:
+    """Whether one run's values (named first) of last tokens are the other's, and not as near to those of other requests."""
+    try:
+        read = Both(*(file.read(value) for file, value in zip(files, values, strict=True)))
+    except TraceError:
+        return False
+    beside = forms.beside(*(read if side == "reference" else Both(read.target, read.reference)))
+    if beside is None:
+        return True  # another shape is told elsewhere
+    usual, own = (x.reshape(len(x), -1)[:_MOST_ENDS].astype(np.float64) for x in beside)
+    apart = np.sqrt(np.square(usual[:, None] - usual[None]).sum(-1))
+    nearest = np.min(np.where(apart > _ALIKE * apart.max(), apart, np.inf), axis=1, initial=np.inf)  # requests that are alike left out
+    off, size = (np.linalg.norm(x, axis=1) for x in (usual - own, usual))
+    return bool(np.all((off <= _NEAR * size) & (_CLEARLY * off <= nearest)))
 
 
 def rows_in_another_order(files: Both[TraceFile], roots: Sequence[Both[int]], side: str) -> frozenset[int]:
@@ -76,10 +105,10 @@ def rows_in_another_order(files: Both[TraceFile], roots: Sequence[Both[int]], si
             for edge in file.edges_of(call):
                 whole = file.whole(edge.value)
                 value = beside.get(_spot(file, call, edge.role, edge.position))
-                order = None if whole is None or value is None or whole.along.keys else _order(file, edge.value, other, value)
+                order = None if whole is None or value is None or whole.how.keys else _order(file, edge.value, other, value)
                 if order == "same" and edge.role == Role.OUTPUT:
                     in_order.add(call)
-                elif order == "other" and whole is not None and whole.along.axis == 0:
+                elif order == "other" and whole is not None and whole.how.axis == 0:
                     moved.setdefault(call, []).append(whole.parts[-1])
         found.update(part for call, values in moved.items() if not in_order.isdisjoint(_around(parents, call)) for part in values)
     return frozenset(found)

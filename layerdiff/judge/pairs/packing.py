@@ -19,6 +19,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.joined import Joined
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
@@ -44,10 +45,17 @@ class Ends:
 
 @dataclass(frozen=True)
 class Step:
-    """What is told of a pair of steps."""
+    """What is told of a pair of steps.
+
+    Attributes:
+        packing: where the tokens of each are in the other.
+        ends: the tokens that one run has alone, one of each request, by what is nearest to them.
+        further: the same of steps that are one, where it is known.
+    """
 
     packing: Packing | None
     ends: Ends | None
+    further: tuple[Packing, ...] = ()
 
 
 class FormsOfSteps:
@@ -55,7 +63,9 @@ class FormsOfSteps:
 
     def __init__(self, files: Both[tuple[TraceFile, ...]], steps: Mapping[tuple[int, int], Step], fillings: Fillings) -> None:
         self._files = files
-        self._of = {root: Forms(fillings, step.packing, None if step.ends is None else step.ends.row) for root, step in steps.items()}
+        self._of = {
+            root: Forms(fillings, step.packing, step.further if step.ends is None else (step.ends.row,)) for root, step in steps.items()
+        }
         self._plain = Forms(fillings)
         self.steps = steps
 
@@ -93,6 +103,10 @@ def forms_of_steps(
         calls = Both(int(sites["reference_call"][row]), int(sites["target_call"][row]))
         if any(int(file.calls.parent[call]) >= 0 for file, call in zip(both, calls, strict=True)):
             continue
+        told = of_batches(both, calls)
+        if told is not None:
+            found[there, calls.target] = told
+            continue
         packing = _packing(both, calls)
         values = [
             Both(int(pairs["reference_value"][pair]), int(pairs["target_value"][pair])) for pair in by_root.get((there, calls.target), ())
@@ -101,6 +115,29 @@ def forms_of_steps(
         if packing is not None or ends is not None:
             found[there, calls.target] = Step(packing, ends)
     return FormsOfSteps(files, found, fillings)
+
+
+def of_batches(files: Both[TraceFile], calls: Both[int]) -> Step | None:
+    """Where the tokens of steps that are one, and have other requests, are in the other run's; None of other steps."""
+    known = [file.roots[call].tokens for file, call in zip(files, calls, strict=True) if isinstance(file, Joined) and call in file.roots]
+    tokens = next((one for one in known if one is not None), None)
+    if tokens is None:
+        return None
+    side = "target" if tokens.target.batch[0] > 1 else "reference"
+    batch, row = (tokens.reference, tokens.target)[:: 1 if side == "reference" else -1]
+    every = batch.batch, batch.numbers, (batch.ends.size, 1), batch.ends
+    ways = ((lead, ours, theirs) for lead, ours in (every[:2], every[2:]) for theirs in (row.numbers, row.ends))
+    whole, *ends = (_beside(side, lead, ours, theirs) for lead, ours, theirs in ways)
+    return Step(whole, None, tuple(one for one in ends if one is not None))
+
+
+def _beside(side: str, lead: tuple[int, int], ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> Packing | None:
+    """Where the tokens of two values are that both have; None where they have none."""
+    common = np.intersect1d(ours, theirs)
+    common = common[common >= 0]
+    places, lines = (np.searchsorted(np.sort(x), common) for x in (ours, theirs))
+    places, lines = np.argsort(ours, kind="stable")[places], np.argsort(theirs, kind="stable")[lines]
+    return Packing(side, lead, places, lines, theirs.size) if common.size else None
 
 
 def _root(file: TraceFile, call: int) -> int:

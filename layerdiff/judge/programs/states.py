@@ -2,7 +2,8 @@
 
 A cache that prefill writes and only decoding reads, a running mean, a ring of keys: no module hands it on, and whoever reads it
 takes the target's. So it is judged where it is made, or nowhere. Which two values are one state is told by their readers: aligned
-calls, at the same position. State that nobody reads in the recorded steps is not looked at; the cast of a weight is none.
+calls, at the same position. State that nobody reads in the recorded steps is not looked at; the cast of a weight is none. Nor is what
+calls read of other requests than those aligned with them (`trace/joined.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 from layerdiff.judge.programs.bodies import Body, Interface, Pair
 from layerdiff.replay.recorded import Place, Recorded
 from layerdiff.sides import Both
+from layerdiff.trace.joined import in_row
 
 
 def with_states(runs: Both[Recorded], all_bodies: Sequence[Body], calls: Mapping[int, int]) -> list[Body]:
@@ -23,7 +25,7 @@ def with_states(runs: Both[Recorded], all_bodies: Sequence[Body], calls: Mapping
     found: list[dict[Pair, None]] = [{} for _ in all_bodies]
     for reference in sorted(runs.reference.readers(makers.reference.memories)):
         target = calls.get(reference)
-        if target is None:
+        if target is None or in_row(runs.reference.file, reference) or in_row(runs.target.file, target):
             continue
         here = homes.reference.get(reference)
         ours, theirs = runs.reference.operation(reference).inputs, runs.target.operation(target).inputs

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from layerdiff.align.sequence import align_sequences
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
-from layerdiff.trace.along import Along, Shape, Way, ways
+from layerdiff.trace.along import Along, How, InRow, Layout, Shape, Way, ways
 from layerdiff.trace.joined import Joined, own_of
 from layerdiff.trace.joining import Chunks
 from layerdiff.trace.schema import ABSENT
@@ -36,21 +36,24 @@ class Group:
 
     def ways(self, shapes: Sequence[Shape]) -> list[Way]:
         """How values of these shapes, one of each call, may be one."""
-        tokens, count = self.chunks.tokens, len(self.calls)
-        found = ways(shapes, tokens[len(tokens) - count :], self.chunks.requests)
-        return [way for way in found if count == len(tokens) or way.along is None]
+        layout, count = self.chunks.layout, len(self.calls)
+        if count == len(layout.grids):
+            return list(ways(shapes, layout))
+        if layout.order:
+            return []
+        return [way for way in ways(shapes, Layout(layout.grids[-count:])) if way.along is None]
 
 
 @dataclass(frozen=True)
 class Block:
-    """How a value lies whose pieces have not all keys, and how long each is."""
+    """How a value lies whose pieces have not all keys, and their shapes."""
 
-    along: Along
-    sizes: tuple[int, ...]
+    how: How
+    shapes: tuple[Shape, ...]
 
     def seen(self, whole: Array) -> Array:
         """A value with 0 where a piece has no key."""
-        return self.along.whole(self.along.parts(whole, self.sizes))
+        return self.how.whole(self.how.parts(whole, self.shapes))
 
 
 class Together:
@@ -118,8 +121,10 @@ class Together:
         file = self._run.file
         assert isinstance(file, Joined)
         chunks, piece = file.pieces[call]
-        count, so_far = chunks.tokens[piece], sum(chunks.tokens[: piece + 1])
-        named: dict[int, object] = {so_far: "so far", count * chunks.requests: "all", count: "tokens"}
+        layout = chunks.layout
+        (requests, count), so_far = layout.grids[piece], sum(layout.tokens[: piece + 1])
+        ends: dict[int, object] = {layout.ends[piece]: "ends"} if layout.ends else {}
+        named: dict[int, object] = {**ends, so_far: "so far", requests * count: "all", count: "tokens"}
         return tuple(tuple(named.get(size, size) for size in file.shape(value)) for value in self._run.operation(call).outputs.values())
 
     def __bool__(self) -> bool:
@@ -167,15 +172,14 @@ class Together:
         if way.along is None:
             alike = len(parts) == len(group.chunks.roots) and all(np.array_equal(part, parts[-1]) for part in parts)
             return (parts[-1], None) if way.grown or alike else None
-        sizes = tuple(part.shape[way.along.axis] for part in parts)
-        return way.along.whole(parts), Block(way.along, sizes) if way.along.keys else None
+        return way.along.whole(parts), Block(way.along, tuple(part.shape for part in parts)) if way.along.keys else None
 
     def apart(self, call: int, position: str, whole: Array) -> list[Array]:
         """What calls make together, of each of them; nothing where it does not lie so."""
         group, shapes = self._groups.get(call), self._shapes_at(call, position)
         fitting = [] if group is None or len(shapes) != len(group.calls) else group.ways(shapes)
         way = next((way for way in fitting if way.shape == whole.shape and way.along is not None), None)
-        return [] if way is None or way.along is None else way.along.parts(whole, [shape[way.along.axis] for shape in shapes])
+        return [] if way is None or way.along is None else way.along.parts(whole, shapes)
 
     def piece_of(self, call: int) -> int:
         """Of which step a call is, where it stands for itself; -1 for others."""
@@ -191,13 +195,38 @@ class Together:
 
     def pieces(self, whole: Array, piece: int) -> Iterator[Array]:
         """What a step may have of what the other run makes at once: its tokens, those until then, or scores of those with these."""
-        for chunks in self._chunks:
-            count, end = sum(chunks.tokens), sum(chunks.tokens[: piece + 1])
-            for axis, size in enumerate(whole.shape if piece < len(chunks.tokens) else ()):
-                times = 1 if size == count else chunks.requests if size == count * chunks.requests else 0
+        for layout in (chunks.layout for chunks in self._chunks if piece < len(chunks.layout.grids)):
+            if layout.order:
+                yield from self._lines(layout, whole, piece)
+                continue
+            count, end = sum(layout.tokens), sum(layout.tokens[: piece + 1])
+            for axis, size in enumerate(whole.shape):
+                times = 1 if size == count else layout.requests if size == count * layout.requests else 0
                 if times:
-                    own = Along(axis, times).parts(whole, [one * times for one in chunks.tokens])[piece]
+                    along, sizes = Along(axis, times), [one * times for one in layout.tokens]
+                    own = along.parts(whole, [_with_size(whole.shape, axis, one) for one in sizes])[piece]
                     yield own
                     if axis + 1 < whole.ndim and whole.shape[-1] == count:
                         yield own[..., :end]
-                    yield Along(axis, times).parts(whole, [end * times, size - end * times])[0]
+                    yield along.parts(whole, [_with_size(whole.shape, axis, one) for one in (end * times, size - end * times)])[0]
+
+    @staticmethod
+    def _lines(layout: Layout, whole: Array, piece: int) -> Iterator[Array]:
+        """The lines of a row that a step has, in its order; of each of its requests by themselves, and all until then."""
+        for order, counts in ((layout.order, [r * t for r, t in layout.grids]), (layout.order_of_ends, layout.ends)):
+            if whole.ndim and whole.shape[0] == len(order):
+                yield InRow(0, False, order).parts(whole, [(count, *whole.shape[1:]) for count in counts])[piece]
+        for axis in [axis for axis, size in enumerate(whole.shape) if size == len(layout.order)]:
+            lines = np.moveaxis(whole, axis, 0)
+            for begin, first, end, column in layout.pieces[piece]:
+                forms = [lines[first:end], lines[begin:end]]
+                if lines.ndim > 2 and lines.shape[-1] >= column + end - begin:
+                    forms.append(lines[first:end, ..., column : column + end - begin])  # scores of the tokens until then
+                for own in forms:
+                    yield np.moveaxis(own, 0, axis)
+                    if own.ndim > 2:  # heads first, and keys turned for a product
+                        yield from (np.moveaxis(own, 0, -2), np.moveaxis(own, 0, -1))
+
+
+def _with_size(shape: Shape, axis: int, size: int) -> Shape:
+    return (*shape[:axis], size, *shape[axis + 1 :])

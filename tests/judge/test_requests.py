@@ -1,0 +1,140 @@
+"""Which request each token of a run belongs to, and where another run has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from layerdiff.judge.pairs.in_batches import Batches, Parted, in_batches
+from layerdiff.judge.pairs.requests import Given, requests_of, where_they_are
+from layerdiff.sides import Both
+
+A, B, C = [5, 7, 2, 9, 4, 1], [5, 7, 2, 8], [6, 3, 3, 9, 2]
+Pieces = Sequence[tuple[list[int], int, int]]
+
+
+def row(*pieces: tuple[list[int], int, int]) -> Given:
+    """Pieces of requests in a row: tokens from one to before another."""
+    ids = np.array([[token for request, first, end in pieces for token in request[first:end]]])
+    positions = np.array([[place for _, first, end in pieces for place in range(first, end)]])
+    return Given(ids, np.ones(ids.shape, bool), None, positions)
+
+
+def batch(*requests: list[int], before: int = 0, left: bool = False) -> Given:
+    """Requests with padding."""
+    width = max(map(len, requests))
+    padding = [[0] * (width - len(one)) for one in requests]
+    ids = np.array([[*pad, *one] if left else [*one, *pad] for one, pad in zip(requests, padding, strict=True)])
+    held = [
+        [0] * len(pad) + [1] * len(one) if left else [1] * len(one) + [0] * len(pad) for one, pad in zip(requests, padding, strict=True)
+    ]
+    return Given(ids, np.array(held, bool), np.full(len(requests), before), None)
+
+
+def together(ours: Sequence[Given], theirs: Sequence[Given]) -> list[Batches]:
+    """The groups, each with all its tokens where they should be."""
+    found = in_batches(Both(ours, theirs))
+    for one in found:
+        ids = []
+        for steps, chosen, tokens, layout in zip(Both(ours, theirs), one.steps, one.tokens, one.layouts, strict=True):
+            every = np.concatenate([steps[number].ids.reshape(-1) for number in chosen])
+            lines = every[list(layout.order)] if layout.order else every
+            ids.append([token for number, token in sorted(zip(tokens.numbers.tolist(), lines.tolist(), strict=True)) if number >= 0])
+            if layout.order:
+                assert sorted(layout.order) == list(range(every.size)) and sorted(layout.order_of_ends) == list(range(sum(layout.ends)))
+        assert ids[0] == ids[1]
+    return found
+
+
+MIXED = [row((A, 0, 4)), row((A, 4, 5), (B, 0, 4)), row((C, 0, 5), (A, 5, 6))]
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        [batch(A, B, C)],
+        [batch(A, B, C, left=True)],
+        [row((A, 0, 6)), row((B, 0, 4)), row((C, 0, 5))],
+        [row((C, 0, 5)), row((B, 0, 2)), row((A, 0, 6), (B, 2, 4))],
+        [batch(A[:2], B[:2], C[:2]), batch(A[2:], B[2:], C[2:], before=2)],
+    ],
+    ids=["right", "left", "alone", "row", "goes on"],
+)
+def test_requests_are_found_wherever_they_ran(ours: list[Given]) -> None:
+    (found,) = together(ours, MIXED)
+    assert (3, Both(0, 0)) == (found.requests, found.alone)
+    assert (tuple(range(len(ours))), (0, 1, 2)) == (found.steps.reference, found.steps.target)
+    (turned,) = together(MIXED, ours)
+    assert found.requests == turned.requests
+
+
+def test_requests_that_have_begun_alike_are_told_when_they_part() -> None:
+    """The first three tokens of A and B are the same."""
+    (found,) = together([row((A, 0, 6)), row((B, 0, 4))], [row((A, 0, 3)), row((B, 0, 3), (A, 3, 6)), row((B, 3, 4))])
+    assert found.requests == 2
+    (found,) = together([row((A, 0, 6)), row((B, 0, 4))], [row((B, 0, 3)), row((B, 3, 4), (A, 0, 3)), row((A, 3, 6))])
+    assert found.requests == 2
+
+
+def test_which_request_a_single_token_goes_on_with_is_told_by_the_other_run() -> None:
+    """Both have four tokens."""
+    steps = [row((A, 0, 4)), row((B, 0, 4)), row((A, 4, 5))]
+    (found,) = together([batch(A[:5], B)], steps)
+    assert found.requests == 2
+
+
+def test_steps_that_have_nothing_to_do_with_each_other_are_apart() -> None:
+    found = together([batch(A, B), row((C, 0, 5))], [row((A, 0, 6)), row((B, 0, 4)), row((C, 0, 2)), row((C, 2, 5))])
+    assert [((0,), (0, 1)), ((1,), (2, 3))] == [(one.steps.reference, one.steps.target) for one in found]
+
+
+def test_what_only_one_run_has_is_no_token_of_both() -> None:
+    (found,) = together([batch(A[:4], B)], MIXED)
+    assert Both(0, 1) == found.alone
+    assert together([row((A, 0, 6))], [row((A, 0, 4), ([9, 9, 1], 0, 3)), row((A, 4, 6))])[0].alone == Both(0, 3)
+
+
+def test_where_requests_go_on_otherwise_is_told() -> None:
+    """A goes on with 3 for 4 after four tokens, and nothing is told of what is beyond."""
+    other = [*A[:4], 3, 7]
+    ours = [row((A, 0, 4)), row((A, 4, 5)), row((A, 5, 6)), row((B, 0, 4))]
+    (found,) = together(ours, [row((other, 0, 4)), row((B, 0, 4), (other, 4, 5)), row((other, 5, 6))])
+    assert (Parted(3, 4, Both(4, 3)),) == found.parted
+    assert Both(2, 2) == found.alone
+
+
+def test_tokens_that_may_be_of_several_requests_are_not_left_out_unsaid() -> None:
+    """A and B have three tokens each when something goes on with a token of neither."""
+    ours = [row((A, 0, 3)), row((B, 0, 3)), row((A, 3, 4)), row((B, 3, 4))]
+    (found,) = together(ours, [row((A, 0, 3), (B, 0, 3)), row(([*A[:3], 50], 3, 4), ([*A[:3], 51], 3, 4))])
+    assert [(3, None), (3, None)] == [(one.count, one.tokens.target) for one in found.parted]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        [row((A, 0, 2)), row(([9, 9, 9, 9], 0, 4))],
+        [row((A, 0, 3)), row((A, 4, 6))],
+        [row((A, 0, 6), (B, 0, 4))],
+        [batch([1, 1, 1]), batch([1, 1, 1])],
+    ],
+    ids=["others", "one lacks", "one step each", "alike"],
+)
+def test_other_tokens_are_not_put_together(theirs: list[Given]) -> None:
+    assert not together([batch(A, B)] if len(theirs) == 1 else [batch(A)], theirs)
+
+
+def test_tokens_that_may_have_changed_places_are_left_where_they_are() -> None:
+    """Of two requests that are as long: the second step may have them the wrong way round."""
+    ours = [row((A, 0, 4), (B, 0, 4)), row((A, 4, 5), ([*B, 3], 4, 5))]
+    theirs = [row((A, 0, 4), (B, 0, 4)), row(([*B, 3], 4, 5), (A, 4, 5))]
+    assert not together(ours, theirs)
+
+
+def test_a_row_without_positions_is_told_by_its_tokens() -> None:
+    plain = [Given(one.ids, one.counts, None, None) for one in MIXED]
+    known = requests_of([batch(A, B, C)])
+    assert known is not None
+    assert [len(one.at) for one in where_they_are(known, plain)[0]] == [6, 4, 5]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.arithmetic.contract import EXACT, Array, Contract, Spread, bind, grid_of, is_float, is_scalar
-from layerdiff.arithmetic.formats import FLOAT32, Format, round_to
+from layerdiff.arithmetic.formats import BFLOAT16, FLOAT16, FLOAT32, Format, round_to
 from layerdiff.trace.arguments import Arguments
 
 TRANSCENDENTAL: Final = 8.0
@@ -249,6 +250,16 @@ def closer(recorded: Array, exact: Array, other: Array, grid: Format) -> Array:
     return other if hits[1] > hits[0] else exact
 
 
+def _root_first(arguments: Arguments, results: tuple[Array, ...], recorded: tuple[Array, ...]) -> tuple[Array, ...]:
+    """In 16 bits the inverse of the root as that is kept, where that was made: torch takes what fills no vector so, element by element."""
+    (x,), (exact,), (made,) = (np.asarray(one) for one in bind(arguments, ("self",))), results, recorded
+    for grid in (BFLOAT16, FLOAT16):
+        if np.array_equal(round_to(x, grid), x) and np.array_equal(round_to(made, grid), made, equal_nan=True):
+            other = 1.0 / round_to(np.sqrt(x), grid)
+            return (np.where((round_to(exact, grid) != made) & (round_to(other, grid) == made), other, exact),)
+    return results
+
+
 _PAIR: Final = ("self", "other")
 
 _UNARY: Final[dict[str, tuple[Function, Bound]]] = {
@@ -291,6 +302,7 @@ _UNARY: Final[dict[str, tuple[Function, Bound]]] = {
 }
 
 CONTRACTS: Final = {f"aten.{name}": _contract(function, bound) for name, (function, bound) in _UNARY.items()} | {
+    "aten.rsqrt": replace(_contract(*_UNARY["rsqrt"]), settle=_root_first),
     "aten.add": _contract(lambda a, b, alpha: np.add(a, b if alpha == 1 else np.multiply(b, alpha)), _addition, (*_PAIR, "alpha"), alpha=1),
     "aten.sub": _contract(
         lambda a, b, alpha: np.subtract(a, b if alpha == 1 else np.multiply(b, alpha)), _addition, (*_PAIR, "alpha"), alpha=1

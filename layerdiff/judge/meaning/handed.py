@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from layerdiff.judge.meaning.makers import Paired
@@ -11,17 +12,19 @@ from layerdiff.judge.programs.setting import Cut
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.trace.dtypes import dtype_named
 
 
-def given_another(programs: Programs, paired: Paired, reference: int, target: int) -> Named | None:
-    """An operand of two aligned calls that comes from elsewhere.
+def given_another(programs: Programs, paired: Paired, reference: int, target: int, told: Set[int] = frozenset()) -> Named | None:
+    """An operand of two aligned calls that comes from elsewhere, or is another part of what both make.
 
-    The two calls are named; or the one whose result the target hands to nobody.
+    The two calls are named; or the one whose result the target hands to nobody. Where the operands are made by aligned calls, it is
+    asked of these, what they are given; `told`: the target's calls of which it is being asked.
     """
     ours, theirs, makers = programs.runs.reference, programs.runs.target, paired.makers
     for position, value in theirs.operation(target).inputs.items():
         partner = ours.operation(reference).inputs.get(position)
-        if partner is None:
+        if partner is None or (programs.incoming.own_choices and _is_whole(theirs, value)):
             continue
         here, there = makers.reference.source((reference, position)), makers.target.source((target, position))
         if paired.same((reference, position), (target, position)):
@@ -30,6 +33,8 @@ def given_another(programs: Programs, paired: Paired, reference: int, target: in
         if here is not None and there is not None and alone and paired.is_in_place_of(here, there):
             return (here, there), "out", {"static": f"{shown(theirs, there)}, reference {shown(ours, here)}"}
         lacking = None if here is None or here in programs.aligned else paired.between("reference", here)
+        if here is not None and lacking is not None and _is_made_elsewhere(programs, lacking):
+            return _in_place_of(programs, paired, here, reference, target, position)
         if lacking is not None:
             return missing(programs, lacking, shown(theirs, target))
         added = None if there is None or there in programs.aligned.values() else paired.between("target", there)
@@ -41,7 +46,32 @@ def given_another(programs: Programs, paired: Paired, reference: int, target: in
             return _in_place_of(programs, paired, here, reference, target, position)
         if here is None and (other := _in_place_of_what_came(programs, partner, value, there)) is not None:
             return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {other}"}
+        if here is None or there is None or aligned != there:
+            continue
+        if paired.agree(there):
+            words = f"{shown(theirs, target)} is given another view of what {shown(theirs, there)} makes"
+            return (reference, target), "out", {"static": words}
+        if there not in told and shown(ours, here) == shown(theirs, there):
+            before = given_another(programs, paired, here, there, {*told, target})
+            if before is not None:
+                return before
     return None
+
+
+def _is_made_elsewhere(programs: Programs, reference: int) -> bool:
+    """Whether the target makes such a call of the same module, of other values: a norm after a rotation in place of before it."""
+    runs, body = programs.runs, programs.body
+    module, partners = int(runs.reference.file.calls.parent[reference]), programs.partners
+    if module == body.calls[0] or module in body.unpaired.reference:
+        return False
+    left = (call for call in body.items.target if call not in partners and not runs.target.is_module(call))
+    return any(shown(runs.target, call) == shown(runs.reference, reference) for call in left)
+
+
+def _is_whole(run: Recorded, value: int) -> bool:
+    """Whether a value is of whole numbers: where each run has choices of its own, other ones are no fault."""
+    kind = dtype_named(run.file.dtype_name(value))
+    return kind is not None and kind.kind == "integer"
 
 
 def _in_place_of(programs: Programs, paired: Paired, here: int, reference: int, target: int, position: str) -> Named:
@@ -67,7 +97,11 @@ def _in_place_of_what_came(programs: Programs, reference: int, target: int, made
     if made is not None:
         return f"what {shown(programs.runs.target, made)} makes in place of {usual.words}"
     came = _crossed(programs, "target", target)
-    return None if came is None or came.source == usual.source else f"{came.words} in place of {usual.words}"
+    if came is None:
+        return None
+    if came.source != usual.source:
+        return f"{came.words} in place of {usual.words}"
+    return None if came.whole and usual.whole else f"another view of {usual.words}"
 
 
 class _Crossed(NamedTuple):

@@ -144,8 +144,9 @@ def _faults(
             elif "the target adds" not in str(evidence.get("static")):
                 over = None  # nearer by chance
             surely = over is not None
-        if calls in named or (passed and not surely):
-            break
+        told = "constant" in evidence or is_told(evidence.get("static"))
+        if calls in named or (passed and not surely) or (named and programs.incoming.own_choices and not told):
+            break  # beside other choices what is made of other tokens parts, too
         named.add(calls)
         shown_at = calls[0], _first_piece(programs, ours, watched, calls, value, evidence)
         said.findings.append(_meaning(shown_at, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
@@ -160,7 +161,6 @@ def _faults(
             inside = set(setting.runs.reference.walk(calls[0], set()))
             differing = [other for other in differing if inside.isdisjoint(cone(programs, "reference", other))]
             continue
-        told = "constant" in evidence or is_told(evidence.get("static"))
         more = {**taken, calls[0]: watched.results[calls[1]]} if told and _fits(ours, watched, calls) else None
         after = None if more is None else _going_on(setting, programs, ours, theirs, differing, kept, more)
         if more is None or after is None:  # nothing to take over: what lies behind is not told apart

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.meaning.equals import Equals
@@ -13,7 +14,7 @@ from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.measure.rows import row_difference
-from layerdiff.replay.recorded import Operation, Recorded
+from layerdiff.replay.recorded import Operation, Place, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.joined import own_of
 
@@ -87,6 +88,21 @@ class Makers:
         outputs = self._run.operation(maker).outputs.items()
         return next((ran.results.get(maker, {}).get(at) for at, value in outputs if self._run.place(value).memory[0] == memory), None)
 
+    def part(self, reader: Reader, instead: Array) -> Array | None:
+        """What would be read there of a value, if that lay where the call put its result; None where it has another shape."""
+        maker = self._maker.get(reader)
+        if maker is None:
+            return None
+        read = self._run.place(self._value[reader])
+        places = [self._run.place(value) for value in self._run.operation(maker).outputs.values()]
+        place = next((one for one in places if one.memory == read.memory), None)
+        if place is None or place.shape != instead.shape:
+            return None
+        begin = min(place.offset, read.offset)
+        lies = np.zeros(max(place.extent, read.extent) - begin, instead.dtype)
+        _lying(lies, begin, place)[...] = instead
+        return np.array(_lying(lies, begin, read))
+
     def _first(self, reader: Reader) -> Reader:
         """Before copies."""
         while (maker := self._maker.get(reader)) is not None and self.is_copy(maker):
@@ -123,11 +139,12 @@ class Paired:
         makers = self.makers
         sources = Both(makers.reference.source(ours), makers.target.source(theirs))
         values = Both(makers.reference.value(ours), makers.target.value(theirs))
+        one, other = self.contents("reference", ours), self.contents("target", theirs)
         if sources.reference is None and sources.target is None and values.reference is not None and values.target is not None:
             incoming = self._programs.incoming
-            if incoming.number("reference", values.reference) == incoming.number("target", values.target):
+            apart = one is not None and other is not None and one.size == other.size and not alike(one, other, self._near)
+            if not apart and incoming.number("reference", values.reference) == incoming.number("target", values.target):
                 return True
-        one, other = self.contents("reference", ours), self.contents("target", theirs)
         if one is None or other is None:
             here, there = sources.reference, sources.target
             return here is not None and there is not None and self._programs.aligned.get(here) == there
@@ -187,7 +204,12 @@ class Paired:
     def _goes_on(self, side: str, given: Reader, end: Reader) -> bool:
         """Whether the other program gives on, where one reads the end of a way, what that way begins with."""
         there = self._there(side, end)
-        return self.same(there, given) if side == "target" else self.same(given, there)
+        if self.same(there, given) if side == "target" else self.same(given, there):
+            return True
+        other: Literal["reference", "target"] = "target" if side == "reference" else "reference"
+        whole, read, makers = self.contents(side, given), self.contents(other, there), getattr(self.makers, side)
+        part = None if whole is None else makers.part(end, whole)
+        return part is not None and read is not None and part.shape == read.shape and alike(part, read, self._near)
 
     def _beside(self, makers: Makers, given: Reader, end: Reader) -> bool:
         """Whether what a way begins with is given to where it ends anyway: a sum of both may have them in either order."""
@@ -239,6 +261,11 @@ class Paired:
             return reader
         there = self._programs.aligned.get(reader[0])
         return None if there is None else (there, reader[1])
+
+
+def _lying(memory: Array, begin: int, place: Place) -> Array:
+    """The elements of a memory that lie at a place; `begin`: where the memory begins."""
+    return np.lib.stride_tricks.as_strided(memory[place.offset - begin :], place.shape, [memory.itemsize * step for step in place.strides])
 
 
 def alike(one: Array, other: Array, near: float = NOTHING) -> bool:

@@ -5,7 +5,7 @@ that it was handed the same object again. So nothing on an inner call says what 
 object may have read it, and nobody else may: a norm beside it is judged by its own input alone.
 
 Entry N of the state, `in.cache.layers[N].keys`, is written by layer N, and read by it and perhaps by later
-ones that share it: it excuses no layer before N.
+ones that share it: it excuses no layer before N. Where the outermost call returns the object, entry N is what layer N made of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ Rows = NDArray[np.int64]
 _TAKES_TENSORS: Final = (EMBEDDING, NORM, LINEAR, ACTIVATION, ROTARY)
 """Modules of these classes read what they are handed, and nothing else."""
 _ENTRY: Final = re.compile(r"^in(?:\[\d+\]|(?!\[))[^\[]*\[(\d+)\]")  # an index behind that of the argument
+_RETURNED: Final = re.compile(r"^out[^\[]*(?:\[\d+\])?\.[^\[]*\[(\d+)\]\.")
+"""`out.cache.layers[1].keys` or `out[1].layers[1].keys`: of an object's entry an attribute."""
 _LAYER: Final = re.compile(r"(?:^|\.)(\d+)(?:\.|$|/)")
 
 
@@ -62,6 +64,20 @@ def state_coming_in(sites: Columns, pairs: Columns, texts: Texts, difference: Re
             coming[reached] = np.maximum(coming[reached], difference[at].max())
             bad[reached] |= entry >= 0 and bool(nonfinite[at].any())
     return State(coming, bad)
+
+
+def made_below(sites: Columns, pairs: Columns, texts: Texts, owner: Rows, convicted: Flags) -> Flags:
+    """Per pair: an entry of the state that an outermost call returned, of a layer in which something is convicted itself."""
+    found = np.zeros(len(owner), bool)
+    roots = np.flatnonzero(convicted & (pairs["role"] == Role.OUTPUT) & (sites["parent"][owner] < 0))
+    entries = _numbers(pairs["position"][roots], texts, _RETURNED)
+    if not np.any(entries >= 0):
+        return found
+    top, below = _tops(sites["parent"]), np.unique(owner[convicted & (sites["parent"][owner] >= 0)])
+    layers = _numbers(sites["site"][below], texts, _LAYER)
+    known = set(zip(top[below].tolist(), layers.tolist(), strict=True))
+    found[roots] = [entry >= 0 and (site, entry) in known for site, entry in zip(owner[roots].tolist(), entries.tolist(), strict=True)]
+    return found
 
 
 def _tops(parents: Rows) -> Rows:

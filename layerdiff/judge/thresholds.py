@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, STATISTICS_ROUNDOFF, module_class
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
-from layerdiff.judge.state import state_coming_in
+from layerdiff.judge.state import made_below, state_coming_in
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict, of_another_form
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.schema import CallKind, Role
@@ -121,6 +121,7 @@ class _Judge:
         counted = handed & (limits.class_number[self._site] == CLASSES.index(ROTARY))  # positions, which no float decides
         from_nothing = decided & (no_float | nothing_differs | counted)
         convicted = over | masks | from_nothing
+        convicted &= ~made_below(self._sites, pairs, self._texts, owner, convicted)
         flips = decided & ~convicted
 
         verdict = self._base_verdicts(region, pairs["equal"] == 1)

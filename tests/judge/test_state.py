@@ -90,6 +90,18 @@ def test_the_number_of_an_argument_is_no_entry(position: str, reaches: bool) -> 
     assert verdicts(tables)["2.attn"] == (Verdict.INHERITED if reaches else Verdict.UNEXPLAINED)
 
 
+@pytest.mark.parametrize(
+    ("position", "told"), [("out.cache.layers[2].keys", True), ("out[1].layers[2].keys", True), ("out.cache.layers[3].keys", False)]
+)
+def test_what_a_layer_made_of_its_entry_is_no_fault_of_the_root_that_returns_it(position: str, told: bool) -> None:
+    tables = Tables()
+    top = tables.site("", "LlamaForCausalLM")
+    layer = tables.site("model.layers.2.attn", "LlamaAttention", top, handed_state=1)
+    tables.pair(layer, Role.OUTPUT, 2e-3)
+    tables.pair(top, Role.OUTPUT, 0.3, position=tables.texts.intern(position))
+    assert [Verdict.INHERITED if told else Verdict.UNEXPLAINED, Verdict.UNEXPLAINED] == list(map(Verdict, tables.judge().verdict.tolist()))
+
+
 class Cache:
     """What an object carries from step to step."""
 

@@ -86,6 +86,42 @@ def test_what_nobody_reads_is_not_looked_at(write: Record) -> None:
     assert [] == first_steps(compare_traces(*paths))
 
 
+class Grown(nn.Module):
+    """Attention over keys that grow by a token a step, in a list that it is handed; in one step its own key is written over the second."""
+
+    def __init__(self, over: bool) -> None:
+        super().__init__()
+        self.qkv, self.out, self.over = nn.Linear(16, 48, bias=False), nn.Linear(16, 16, bias=False), over
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        cache[:] = [torch.cat([old, new], 1) for old, new in zip(cache, (k, v), strict=True)]
+        if self.over and cache[0].shape[1] == 6:
+            cache[0][:, 1:2] = k
+        return cast(Tensor, self.out((q @ cache[0].mT * 0.25).softmax(-1) @ cache[1]))
+
+
+class Handing(nn.Module):
+    """A root that hands on the cache, too."""
+
+    def __init__(self, over: bool) -> None:
+        super().__init__()
+        self.attention, self.cache = Grown(over), [torch.zeros(2, 0, 16)] * 2
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        self.cache = [one.to(x.dtype) for one in self.cache]
+        return self.attention(x, self.cache), *self.cache
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_slot_that_is_written_over_is_named_once(write: Record, dtype: torch.dtype) -> None:
+    """Not of the root that hands the cache on, nor in the steps that read it afterwards."""
+    steps = [(x.to(dtype),) for (x,) in STEPS]
+    comparison = compare_traces(write(seeded(Handing(False))), write(seeded(Handing(True)).to(dtype), steps))
+    assert [("attention/aten.copy_.default#0", 1)] == first_steps(comparison)
+    assert "the target adds copy_" == comparison.origins[0].statement
+
+
 class Normalised(nn.Module):
     """Batch norm in training: its operator writes the running statistics, though its schema does not say so."""
 

@@ -98,7 +98,7 @@ def _in_place_of_what_came(programs: Programs, reference: int, target: int, made
         return f"what {shown(programs.runs.target, made)} makes in place of {usual.words}"
     came = _crossed(programs, "target", target)
     if came is None:
-        return None
+        return f"a value that came in in place of {usual.words}"
     if came.source != usual.source:
         return f"{came.words} in place of {usual.words}"
     return None if came.whole and usual.whole else f"another view of {usual.words}"
@@ -141,6 +141,9 @@ def name_wiring(programs: Programs, cut: Cut) -> Named | None:
     evidence: dict[str, Any] = {"handed_to": {"site": programs.runs.target.file.site(pair[1]), "value": position}} if handed else {}
     made = _last_maker(programs, "reference", value)
     if made is not None:
+        written = _written_over(programs, made, there)
+        if written is not None:
+            return (-1, written), "out", {**evidence, "static": f"the target adds {shown(programs.runs.target, written)}"}
         static = f"the target hands on another value than {shown(programs.runs.reference, made)} makes"
         return (made, programs.aligned.get(made, -1)), "out", {**evidence, "static": static}
     usual, given = _crossed(programs, "reference", value), _crossed(programs, "target", there)
@@ -157,6 +160,14 @@ def name_wiring(programs: Programs, cut: Cut) -> Named | None:
     if was is None or is_now is None:
         static = "hands on another value than the reference does"
     return body.calls, "out" if handed else position, {**evidence, "static": static}
+
+
+def _written_over(programs: Programs, reference: int, target: int) -> int | None:
+    """A call without partner that writes last to what the target makes as the reference's call does, before it is handed on."""
+    run, partner, last = programs.runs.target, programs.aligned.get(reference), _last_maker(programs, "target", target)
+    if partner is None or last is None or last in programs.partners or not run.operation(last).writes:
+        return None
+    return last if _makes(run, partner, run.place(target).memory[0]) else None
 
 
 def _is_right_elsewhere(programs: Programs, reference: int, target: int) -> bool:

@@ -8,6 +8,7 @@ save a weight that differs by more than rounding: then the reference's own is us
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -51,6 +52,10 @@ class Incoming:
         for pairs in (body.interface.inputs, *(interface.outputs for interface in body.children.values())):
             for _, (reference, target) in pairs:
                 self._partner.setdefault(reference, target)
+        self._crossing: dict[int, int] = {}
+        for pairs in (body.interface.outputs, *(interface.inputs for interface in body.children.values())):
+            for _, (reference, target) in pairs:
+                self._crossing.setdefault(reference, target)
         for item in body.items.reference:
             if not runs.reference.is_module(item):
                 for position, value in runs.reference.operation(item).inputs.items():
@@ -77,12 +82,40 @@ class Incoming:
             if made is not None:
                 found = target.operation(made).outputs.get(reference.output_position.get(value, "out"))
                 if found is not None and self._fits(value, found):
-                    return found
+                    now = self._crossing.get(value) if there is None else there
+                    return now if now is not None and self._is_written_over(found, now) else found
             return there
         known = reference.place(value).memory[0] in reference.made_memories
         if there is not None and int(target.producer[there]) < 0 and not known:
             self.sources[value] = there
         return there
+
+    def _is_written_over(self, made: int, now: int) -> bool:
+        """Whether a value of the target's is what it made, written to since by calls of a module that the reference does not make.
+
+        Those are judged where they stand: what reads it, or hands it on, is no second fault.
+        """
+        run, places = self._runs.target, [self._runs.target.place(value) for value in (made, now)]
+        if replace(places[0], version=places[1].version) != places[1] or places[1].version <= places[0].version:
+            return False
+        since = range(places[0].version + 1, places[1].version + 1)
+        writers = []
+        for call in run.readers([places[0].memory[0]]):
+            operation = run.operation(call)
+            written = [run.place(value) for value in operation.outputs.values() if operation.writes]
+            if any(place.memory == places[0].memory and place.version in since for place in written):
+                writers.append(call)
+        return bool(writers) and all(self._is_added(call) for call in writers)
+
+    def _is_added(self, target: int) -> bool:
+        """Whether a call of the target's has no partner, and stands in a module that has such."""
+        known, parent = set(self._calls.values()), self._runs.target.file.calls.parent
+        if target in known:
+            return False
+        judged, module = {int(parent[call]) for call in known}, int(parent[target])
+        while module >= 0 and module not in judged:
+            module = int(parent[module])
+        return module >= 0
 
     def _fits(self, reference: int, target: int) -> bool:
         return self._forms.same(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))

@@ -34,12 +34,12 @@ class Attention(nn.Module):
         super().__init__()
         self.fault = fault
         self.mix = nn.Conv1d(32, 32, 4, padding=3, groups=32)
-        self.qkv, self.o = nn.Linear(32, 96, bias=False), nn.Linear(32, 32, bias=False)
-        self.q_norm, self.k_norm = Norm(fault), Norm("means")
+        self.qkv, self.q_norm, self.k_norm = nn.Linear(32, 96, bias=False), Norm(fault), Norm("means")
+        self.o = nn.Linear(32, 32, bias=fault != "unbiased")
 
     def forward(self, x: Tensor) -> Tensor:
         begin = 1 if self.fault == "later" else 0
-        x = functional.silu(self.mix(x.mT)[..., begin : begin + x.shape[1]]).mT
+        x = functional.silu(self.mix(x.mT)[..., begin : begin + x.shape[1]].contiguous()).mT
         q, k, v = (part.unflatten(-1, (4, 8)) for part in self.qkv(x).split(32, -1))
         if self.fault == "exchanged":
             k, v = v, k
@@ -67,11 +67,12 @@ class Model(nn.Module):
     ("fault", "at", "verdict", "cause", "said"),
     [
         ("sums", "second.q_norm", "defect", "operator-differs", "sum([-1], True), reference mean([-1], True)"),
+        ("unbiased", "second.o", "defect", "operator-differs", "mm, reference addmm"),
         ("skipped", "second.q_norm", "defect", "module-missing", "the target never runs second.q_norm (Norm)"),
         ("after", "second.q_norm", "unexplained", None, "the reference never makes what mul makes"),
         ("back", "second", "unexplained", None, "cat(-1) is given what second.q_norm hands on in place of what neg makes"),
         ("later", "second", "unexplained", None, "silu is given another view of what second.mix hands on"),
-        ("exchanged", "second", "unexplained", None, "hands on another view of what second.qkv hands on"),
+        ("exchanged", "second", "unexplained", None, "another view of what second.qkv hands on"),
     ],
 )
 def test_what_is_given_is_said(write: Record, fault: str, at: str, verdict: str, cause: str | None, said: str) -> None:

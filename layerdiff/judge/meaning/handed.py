@@ -44,7 +44,8 @@ def given_another(programs: Programs, paired: Paired, reference: int, target: in
         known = there is not None and paired.agree(there) if aligned is None else aligned != there
         if here is not None and known:
             return _in_place_of(programs, paired, here, reference, target, position)
-        if here is None and (other := _in_place_of_what_came(programs, partner, value, there)) is not None:
+        came = makers.reference.copied((reference, position)), makers.target.copied((target, position))
+        if here is None and (other := _in_place_of_what_came(programs, came[0], came[1], there)) is not None:
             return (reference, target), "out", {"static": f"{shown(theirs, target)} is given {other}"}
         if here is None or there is None or aligned != there:
             continue
@@ -89,10 +90,10 @@ def _in_place_of(programs: Programs, paired: Paired, here: int, reference: int, 
     return (here, partner), "out", {"static": static, "reader": theirs.file.site(target)}
 
 
-def _in_place_of_what_came(programs: Programs, reference: int, target: int, made: int | None) -> str | None:
+def _in_place_of_what_came(programs: Programs, reference: int | None, target: int | None, made: int | None) -> str | None:
     """In words, what the target is given in place of what came into the reference's body; `made`: the call that made it there."""
-    usual = _crossed(programs, "reference", reference)
-    if usual is None:
+    usual = None if reference is None else _crossed(programs, "reference", reference)
+    if usual is None or target is None:
         return None
     if made is not None:
         return f"what {shown(programs.runs.target, made)} makes in place of {usual.words}"

@@ -74,6 +74,10 @@ class Makers:
         """The value that is read there."""
         return self._value.get(reader)
 
+    def copied(self, reader: Reader) -> int | None:
+        """The value that is read there, before copies."""
+        return self._value.get(self._first(reader))
+
     def source(self, reader: Reader) -> int | None:
         """The operator call that made what is read there, copies left out; None where it came in."""
         return self._maker.get(self._first(reader))
@@ -138,7 +142,7 @@ class Paired:
         """Whether the same is read at two places, one of each program: equal values, or of aligned calls where these were not kept."""
         makers = self.makers
         sources = Both(makers.reference.source(ours), makers.target.source(theirs))
-        values = Both(makers.reference.value(ours), makers.target.value(theirs))
+        values = Both(makers.reference.copied(ours), makers.target.copied(theirs))
         one, other = self.contents("reference", ours), self.contents("target", theirs)
         if sources.reference is None and sources.target is None and values.reference is not None and values.target is not None:
             incoming = self._programs.incoming
@@ -160,8 +164,11 @@ class Paired:
         if (reader[0], reader[1]) in ran.read:
             return ran.read[reader[0], reader[1]]
         makers: Makers = getattr(self.makers, side)
-        value = makers.value(reader)
-        return makers.made(reader, ran) if value not in ran.came_in else ran.came_in[value]
+        value, before = makers.value(reader), makers.copied(reader)
+        if value in ran.came_in:
+            return ran.came_in[value]
+        made = makers.made(reader, ran)
+        return made if made is not None or before is None else ran.came_in.get(before)
 
     def agree(self, target: int) -> bool:
         """Whether a call of the target's makes what its partner makes, and no more."""
@@ -243,13 +250,17 @@ class Paired:
         return found
 
     def is_in_place_of(self, reference: int, target: int) -> bool:
-        """Whether two calls without partner are given the same, and what they make goes to the same places."""
+        """Whether two calls without partner are given the same, and what they make goes to the same places.
+
+        The target's may be given a part of it: a product without its bias.
+        """
         makers = self.makers
         given = makers.reference.given(reference), makers.target.given(target)
         ends = {self._paired(reader) for reader in makers.reference.readers(reference)}
+        left = iter(given[0])
         return (
-            len(given[0]) == len(given[1])
-            and all(self.same(one, other) for one, other in zip(*given, strict=True))
+            bool(given[1])
+            and all(any(self.same(one, other) for one in left) for other in given[1])
             and None not in ends
             and bool(ends)
             and ends == set(makers.target.readers(target))

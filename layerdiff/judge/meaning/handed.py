@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from layerdiff.judge.meaning.makers import Paired
 from layerdiff.judge.meaning.wording import Named, numbered, shown
@@ -14,13 +13,32 @@ from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.dtypes import dtype_named
 
+_MOST_ASKED: Final = 64
+"""Calls that are looked at behind one."""
 
-def given_another(programs: Programs, paired: Paired, reference: int, target: int, told: Set[int] = frozenset()) -> Named | None:
+
+def given_another(programs: Programs, paired: Paired, reference: int, target: int) -> Named | None:
     """An operand of two aligned calls that comes from elsewhere, or is another part of what both make.
 
     The two calls are named; or the one whose result the target hands to nobody. Where the operands are made by aligned calls, it is
-    asked of these, what they are given; `told`: the target's calls of which it is being asked.
+    asked of these what they are given. Where one operand alone is another, and nothing more is known of it, that is said.
     """
+    named = _given_another(programs, paired, reference, target, set())
+    if named is not None:
+        return named
+    both = programs.runs.reference.operation(reference).inputs, programs.runs.target.operation(target).inputs
+    other = [position for position in both[1] if position in both[0] and not paired.same((reference, position), (target, position))]
+    if len(other) != 1:
+        return None
+    makers, at = paired.makers, other[0]
+    here, there = makers.reference.source((reference, at)), makers.target.source((target, at))
+    if here is None or there is None or here in programs.aligned or there in programs.partners:
+        return None
+    return _in_place_of(programs, paired, here, reference, target, at)
+
+
+def _given_another(programs: Programs, paired: Paired, reference: int, target: int, asked: set[int]) -> Named | None:
+    """The same; `asked`: the target's calls of which it was asked on the way here."""
     ours, theirs, makers = programs.runs.reference, programs.runs.target, paired.makers
     for position, value in theirs.operation(target).inputs.items():
         partner = ours.operation(reference).inputs.get(position)
@@ -52,8 +70,9 @@ def given_another(programs: Programs, paired: Paired, reference: int, target: in
         if paired.agree(there):
             words = f"{shown(theirs, target)} is given another view of what {shown(theirs, there)} makes"
             return (reference, target), "out", {"static": words}
-        if there not in told and shown(ours, here) == shown(theirs, there):
-            before = given_another(programs, paired, here, there, {*told, target})
+        if there not in asked and len(asked) < _MOST_ASKED and shown(ours, here) == shown(theirs, there):
+            asked.add(there)
+            before = _given_another(programs, paired, here, there, asked)
             if before is not None:
                 return before
     return None

@@ -80,3 +80,22 @@ def test_what_is_given_is_said(write: Record, fault: str, at: str, verdict: str,
     comparison = compare_traces(reference, target)
     assert {(at, verdict, cause)} == {(site.partition("/")[0], *rest) for site, *rest in origins(comparison)}
     assert said in comparison.origins[0].statement
+
+
+class Weights(nn.Module):
+    """Weights of the two best of four: of their scores alone, or of those of all."""
+
+    def __init__(self, of_all: bool) -> None:
+        super().__init__()
+        self.weight, self.of_all = nn.Parameter(torch.ones(4, 32)), of_all
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = functional.linear(x, self.weight).flatten(0, 1)
+        best, places = scores.topk(2, -1)
+        return scores.softmax(-1).gather(-1, places) if self.of_all else best.softmax(1)
+
+
+def test_scalars_that_say_the_same_hide_no_operand(write: Record) -> None:
+    comparison = compare_traces(write(seeded(Weights(False)), X), write(seeded(Weights(True)).bfloat16(), X.bfloat16()))
+    assert [("/aten._softmax.default#0", "unexplained", None)] == origins(comparison)
+    assert "_softmax(-1, False) is given what mm makes in place of what topk(2) makes" == comparison.origins[0].statement

@@ -83,12 +83,14 @@ def _of_the_target(
     partner = {t: r for r, t in programs.aligned.items()}.get(call, -1)
     if partner < 0:
         return _without_partner(programs, seen, off, passed)
-    if wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call):
+    evidence = _static_difference(programs, wiring, partner, call)
+    same = wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
+    innocent = "static" in evidence and _mends(programs, seen, partner, call, passed) is False  # its scalars are not to blame
+    if same or innocent:
         rewired = given_another(programs, seen.paired, partner, call)
         if rewired is not None:
             return rewired
-    evidence = _static_difference(programs, wiring, partner, call)
-    if "static" in evidence and _mends(programs, seen, partner, call, passed) is False:  # its scalars are not to blame
+    if innocent:
         del evidence["static"]
         evidence.pop("number", None)
     return (partner, call), position, evidence

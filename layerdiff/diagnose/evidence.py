@@ -117,9 +117,13 @@ class Evidence:
 
     def incoming(self, row: int) -> str:
         """In words: how far inputs and weights of a site agree."""
-        worst, named, compared = 0.0, "", 0
+        worst, named, compared, other = 0.0, "", 0, []
         for pair in self.pairs_of(row):
-            if self.pairs["role"][pair] == Role.OUTPUT or self.pairs["source"][pair] not in (Source.BYTES, Source.STATISTICS):
+            if self.pairs["role"][pair] == Role.OUTPUT:
+                continue
+            if self.pairs["source"][pair] not in (Source.BYTES, Source.STATISTICS):
+                if self.pairs["reference_shape"][pair] != self.pairs["target_shape"][pair]:
+                    other.append(self.texts[int(self.pairs["position"][pair])] or "")
                 continue
             compared += 1
             if self.pairs["equal"][pair]:
@@ -129,6 +133,8 @@ class Evidence:
                 worst, named = float(number), self.texts[int(self.pairs["position"][pair])] or ""
         if not compared:
             return "no input of it was recorded"
+        if not named and other:
+            return f"what else comes in agrees, and {', '.join(other)} could not be compared, having other shapes" if worst == 0 else ""
         if not named:
             return "its inputs and weights agree" if worst == 0 else ""
         return f"what comes in differs by at most {worst:.2g} ({named})"

@@ -52,6 +52,7 @@ class Incoming:
         for pairs in (body.interface.inputs, *(interface.outputs for interface in body.children.values())):
             for _, (reference, target) in pairs:
                 self._partner.setdefault(reference, target)
+        self._items = frozenset(body.items.target)
         self._crossing: dict[int, int] = {}
         for pairs in (body.interface.outputs, *(interface.inputs for interface in body.children.values())):
             for _, (reference, target) in pairs:
@@ -91,7 +92,7 @@ class Incoming:
         return there
 
     def _is_written_over(self, made: int, now: int) -> bool:
-        """Whether a value of the target's is what it made, written to since by calls of a module that the reference does not make.
+        """Whether a value of the target's is what it made, written to since by calls of other bodies that the reference does not make.
 
         Those are judged where they stand: what reads it, or hands it on, is no second fault.
         """
@@ -108,9 +109,9 @@ class Incoming:
         return bool(writers) and all(self._is_added(call) for call in writers)
 
     def _is_added(self, target: int) -> bool:
-        """Whether a call of the target's has no partner, and stands in a module that has such."""
+        """Whether a call of the target's in another body has no partner, and stands in a module that has such."""
         known, parent = set(self._calls.values()), self._runs.target.file.calls.parent
-        if target in known:
+        if target in known or target in self._items:
             return False
         judged, module = {int(parent[call]) for call in known}, int(parent[target])
         while module >= 0 and module not in judged:

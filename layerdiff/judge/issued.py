@@ -164,5 +164,6 @@ def _text(value: Any) -> str | None:
 
 
 def bits(file: TraceFile, value: int) -> NDArray[Any]:
-    """The bits of a value in a row, shape (elements,). Raises TraceError where they were not kept."""
-    return file.raw(value).reshape(-1)
+    """The bits of a value as whole numbers, so that NaN is itself; shape (elements,). Raises TraceError where they were not kept."""
+    raw = file.raw(value).reshape(-1)
+    return raw.view(f"u{raw.itemsize}") if raw.itemsize <= 8 else raw

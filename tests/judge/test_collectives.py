@@ -299,6 +299,18 @@ def test_uneven_parts_are_gathered_as_they_are(tmp_path: Path) -> None:
     assert [] == told(record(tmp_path / "t", 3, lambda rank: rank.issue("all_gather", [parts[rank.rank]], parts, layout="list") and None))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_nan_that_is_moved_is_the_same_nan(tmp_path: Path, dtype: str) -> None:
+    parts = parts_of(2, 8, dtype)
+    parts[0][3] = np.nan
+
+    def write(rank: Rank) -> None:
+        rank.issue("all_gather", [parts[rank.rank]], parts, layout="list", dtype=dtype)
+        rank.issue("send" if rank.rank == 0 else "recv", *([[parts[0]]] if rank.rank == 0 else [[], [parts[0]]]), source=0, destination=1)
+
+    assert [] == told(record(tmp_path / "t", 2, write))
+
+
 def test_everyone_has_what_was_broadcast(tmp_path: Path) -> None:
     sent, other = parts_of(2, 8)
 

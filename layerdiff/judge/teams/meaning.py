@@ -125,7 +125,8 @@ class _Judge:
             programs, ours, theirs = self._run(body)
             apart = self._parted(body, ours, theirs)
             decided = [(self.crossings.row_of.get(at, row), local) for at, local in decisions(programs, self._rounding, ours)]
-            beyond = beyond_rounding(programs, self._rounding, ours, theirs) if apart is None and self._arithmetic else None
+            unexplained = apart is None and self._arithmetic
+            beyond = beyond_rounding(programs, self._rounding, ours, theirs, self._padded(body)) if unexplained else None
         except (CannotReplay, TraceError) as refusal:
             self._judge_tokens(body, str(refusal), meant)
             return

@@ -18,10 +18,11 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import allowed_margin, flip_of
 from layerdiff.judge.meaning.precision import ratio_to_spread
 from layerdiff.judge.programs.noise import Noise, Rounding
+from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.setting import RATIO
 from layerdiff.judge.tables import BEYOND, Verdict
 from layerdiff.judge.teams.bodies import TeamBody
-from layerdiff.judge.teams.crossings import Crossing, TeamCall
+from layerdiff.judge.teams.crossings import Crossing, Held, TeamCall
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -76,19 +77,24 @@ def decisions(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan) -> 
         yield there, flip if flip.notice else replace(flip, verdict=Verdict.UNEXPLAINED)
 
 
-def beyond_rounding(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan, theirs: TeamRan) -> tuple[TeamCall, Local] | None:
-    """What the ranks recorded lies further from what their programs make than rounding explains: the worst; None where it does not."""
+def beyond_rounding(
+    programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan, theirs: TeamRan, padded: NDArray[np.bool_] | None
+) -> tuple[TeamCall, Local] | None:
+    """What the ranks recorded lies further from what their programs make than rounding explains: the worst; None where it does not.
+
+    `padded`: as `judge.programs.padding` has it. Where all is hidden, a rounding of what hides it makes anything: that is left out.
+    """
     noisy = programs.run("reference", rounding.as_expected())
     worst: tuple[float, TeamCall, Crossing] | None = None
     for call, crossing in _crossing(programs.body):
-        ratio = _ratio(programs, crossing, theirs, _spread(crossing.held.reference.joined, ours, noisy, crossing, "reference"))
+        ratio = _ratio(programs, crossing, theirs, _spread(ours, noisy, crossing, "reference", padded), padded)
         if ratio is not None and (worst is None or ratio > worst[0]):
             worst = ratio, call, crossing
     if worst is None or worst[0] <= RATIO:
         return None
     ratio, call, crossing = worst
     own_noise = programs.run("target", rounding.as_recorded())
-    own = _ratio(programs, crossing, theirs, _spread(crossing.held.target.joined, theirs, own_noise, crossing, "target"))
+    own = _ratio(programs, crossing, theirs, _spread(theirs, own_noise, crossing, "target", padded), padded)
     calls = next(iter(programs.body.call.calls.reference.values())), next(iter(programs.body.call.calls.target.values()))
     evidence = {"cut": crossing.position, "against_own_spread": own}
     if own is not None and own <= RATIO:
@@ -107,22 +113,24 @@ def _crossing(body: TeamBody) -> Iterator[tuple[TeamCall, Crossing]]:
                 yield call, crossing
 
 
-def _spread(joined: Any, exact: TeamRan, noisy: TeamRan, crossing: Crossing, side: str) -> tuple[Array, Array]:
+def _spread(exact: TeamRan, noisy: TeamRan, crossing: Crossing, side: str, padded: NDArray[np.bool_] | None) -> tuple[Array, Array]:
     """What noise makes of a logical value, and its exact size."""
-    parts = getattr(crossing.held, side).parts
-    right, other = (joined([ran.cuts[file][crossing.key] for file, _ in parts]) for ran in (exact, noisy))
+    held: Held = getattr(crossing.held, side)
+    right, other = (held.joined([ran.cuts[file][crossing.key] for file, _ in held.parts]) for ran in (exact, noisy))
     with np.errstate(invalid="ignore"):
-        return other - right, np.abs(right)
+        return without_padding(other, right, padded) - right, np.abs(right)
 
 
-def _ratio(programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: tuple[Array, Array]) -> float | None:
+def _ratio(
+    programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: tuple[Array, Array], padded: NDArray[np.bool_] | None
+) -> float | None:
     """How far the recorded logical value is from what the programs make, over its spread; None of what is no float."""
     held = crossing.held.target
     recorded = [programs.contents(programs.runs.target[file], value) for file, value in held.parts]
     if any(part.dtype.kind != "f" for part in recorded) or spread[0].dtype.kind != "f":
         return None
-    made = [theirs.cuts[file][crossing.key] for file, _ in held.parts]
+    made = held.joined([theirs.cuts[file][crossing.key] for file, _ in held.parts])
     dtype = programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1])
     with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
-        error = held.joined(recorded) - held.joined(made)
+        error = without_padding(held.joined(recorded), made, padded) - made
     return ratio_to_spread(error, spread[0].reshape(error.shape), rounding_of(dtype, spread[1]).reshape(error.shape))

@@ -34,6 +34,8 @@ class Calls:
     """For a call of a root: its input shapes as one text; '' for all others."""
     signature: Sequence[str] = ()
     """For a call of an operator: its name and the shapes of its results; '' for all others. May be left out."""
+    words: Sequence[str] = ()
+    """For a call of a module that runs several times in a step: the words among its arguments; '' for all others. May be left out."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 Where a module runs a different number of times on the two sides, the n-th call goes with the n-th,
 because that is what `occurrence` means everywhere else; the calls beyond the shorter count are left
 over and say so. Where two sites have become one (a rename rule may map copies onto one shared
-module), occurrences are counted anew, in order of call.
+module), occurrences are counted anew, in order of call. Where each call of a module was given another
+word, and both sides gave the same words, calls of one word go together: a rotary table that is made
+once for each kind of layer is made in the order of a set, which is another one in each process.
 """
 
 from __future__ import annotations
@@ -27,9 +29,29 @@ def pair_modules(sides: Both[NamedCalls], slots: Slots) -> tuple[Rows, Rows]:
     occurrences = sides.map(lambda side: np.asarray(side.calls.occurrence, np.int64))
     recorded = Both(occurrences.reference[rows.reference], occurrences.target[rows.target])
     group = codes([number, slot])
-    occurrence = _occurrences(group, recorded)
+    occurrence = _by_words(group, _occurrences(group, recorded), Both(*map(_words, sides, rows)))
     ours, theirs = match(codes([number, slot, occurrence]))
     return rows.reference[ours], rows.target[theirs]
+
+
+def _words(side: NamedCalls, rows: Rows) -> list[str]:
+    return [side.calls.words[row] for row in rows.tolist()] if side.calls.words else [""] * rows.size
+
+
+def _by_words(group: Both[Rows], occurrence: Both[Rows], words: Both[list[str]]) -> Both[Rows]:
+    """Occurrences, the target's as the reference counts the calls that were given the same words, where these tell them apart."""
+    said: Both[dict[int, dict[str, int]]] = Both({}, {})
+    for calls, groups, texts in zip(said, group, words, strict=True):
+        for row in (row for row, text in enumerate(texts) if text):
+            calls.setdefault(int(groups[row]), {})[texts[row]] = row
+    found = occurrence.target.copy()
+    for one, theirs in said.target.items():
+        ours = said.reference.get(one, {})
+        sizes = [int(np.count_nonzero(groups == one)) for groups in group]
+        if len(theirs) > 1 and ours.keys() == theirs.keys() and sizes == [len(ours)] * 2:
+            for text, row in theirs.items():
+                found[row] = occurrence.reference[ours[text]]
+    return Both(occurrence.reference, found)
 
 
 def _occurrences(group: Both[Rows], recorded: Both[Rows]) -> Both[Rows]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +54,22 @@ def test_the_nth_call_goes_with_the_nth() -> None:
     assert {2: "called 3 times in the reference, once in the target", 3: "called 3 times in the reference, once in the target"} == reasons(
         found.reference_only
     )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "found"),
+    [
+        (["full", "sliding"], [(0, 0), (2, 1), (1, 2), (3, 3)]),
+        (["sliding", "full"], [(0, 0), (1, 1), (2, 2), (3, 3)]),
+        (["global", "local"], [(0, 0), (1, 1), (2, 2), (3, 3)]),  # other words: the n-th
+        (["full", "full"], [(0, 0), (1, 1), (2, 2), (3, 3)]),  # they do not tell
+        (["full", ""], [(0, 0), (1, 1), (2, 2), (3, 3)]),
+    ],
+)
+def test_calls_that_are_told_by_a_word_go_with_the_same_word(theirs: list[str], found: list[tuple[int, int]]) -> None:
+    run = calls("- : M", "  rotary : R", "  rotary : R", "  head : Linear")
+    given = (replace(run, words=["", *words, ""]) for words in (["sliding", "full"], theirs))
+    assert found == pairs(align(*given))
 
 
 def test_a_module_that_runs_in_other_steps_only() -> None:

@@ -73,7 +73,7 @@ def _align_ranks(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Al
                 row[number] = align(ours, theirs, renames, told)
     each = [[of_one_layer(one) for one in row] for row in each]
     add_ranks(tables, files, calls, each)
-    return tables, _that_pair(traces, as_one_reference(calls.reference, each))
+    return tables, _that_pair(traces, as_one_reference(calls, each))
 
 
 def _that_pair(traces: Both[Trace], alignments: list[Alignment]) -> list[Alignment]:

@@ -102,7 +102,27 @@ def calls_of(file: TraceFile) -> Calls:
     joined = file.roots if isinstance(file, Joined) else {}
     for call in np.flatnonzero(is_root).tolist():
         inputs[call] = joined[call].inputs if call in joined else input_shapes(file, call)
-    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, _signatures(file))
+    signatures, words = _signatures(file), _words(file)
+    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, signatures, words)
+
+
+def _words(file: TraceFile) -> list[str]:
+    """For each call of a module that runs several times in a step: the words among its arguments, as one text."""
+    calls = file.calls
+    modules = np.asarray(calls.kind) == CallKind.MODULE
+    several = modules & np.isin(calls.module, np.unique(calls.module[modules & (np.asarray(calls.occurrence) > 0)]))
+    if not several.any():
+        return []
+    details = np.where(several, calls.detail, ABSENT).tolist()
+    said = {number: _words_in(file.json(number)) if number != ABSENT else "" for number in dict.fromkeys(details)}
+    return [said[number] for number in details]
+
+
+def _words_in(detail: Any) -> str:
+    arguments = detail.get("arguments") if isinstance(detail, dict) else None
+    args, kwargs = (arguments.get("args"), arguments.get("kwargs")) if isinstance(arguments, dict) else (None, None)
+    given = [*(args if isinstance(args, list) else []), *(kwargs.values() if isinstance(kwargs, dict) else [])]
+    return " ".join(sorted(one for one in given if isinstance(one, str)))
 
 
 def _signatures(file: TraceFile) -> list[str]:

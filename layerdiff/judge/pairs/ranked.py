@@ -24,6 +24,7 @@ from layerdiff.trace.schema import CallKind
 BY_ITSELF: Final = "each rank's call is judged by its own replay"
 _OTHER_LAYER: Final = "this rank runs other layers"
 BY_PARTS: Final = "held against what the ranks put in"
+_SiteKey = tuple[str, int, int]
 _Key = tuple[str, int, int, int]
 """A row: ("reference", call, 0, 0), or (site, step, occurrence, count of it) of a call that only ranks ran."""
 
@@ -76,13 +77,14 @@ def add_ranks(
     operators = files.map(lambda side: [interned(texts, file, file.calls.operator) for file in side])
     handed = files.map(lambda side: [handed_state(file) for file in side])
     paired = {(file, int(t)) for one in alignments for file, alignment in enumerate(one) for _, t in alignment.pairs}
-    ours = _same_calls(calls.reference, [one[0] for one in alignments])
-    known_rows: set[tuple[str, int, int]] = set()
+    keys = _site_keys(calls.reference, calls.target[0], [one[0] for one in alignments])
+    ours = _same_calls(keys)
+    known_rows: set[_SiteKey] = set()
     row_of_reference: dict[tuple[int, int], int] = {}
     row_of_target = tables.row_of
     for number, one in enumerate(alignments):
         for r, parts, reason in _rows(calls.target, one):
-            key = _site_key(calls.reference[number], one[0], r) if r >= 0 else None
+            key = keys[number][r] if r >= 0 else None
             if key in known_rows or (key is None and (number or any(part in paired for part in parts.items()))):
                 continue
             if key is not None:
@@ -149,15 +151,16 @@ def of_one_layer(alignment: Alignment) -> Alignment:
     )
 
 
-def as_one_reference(calls: Sequence[Calls], alignments: Sequence[Sequence[Alignment]]) -> list[Alignment]:
+def as_one_reference(calls: Both[list[Calls]], alignments: Sequence[Sequence[Alignment]]) -> list[Alignment]:
     """The alignments of each target file with all reference files as if they were one: a call that several of those ran counts once."""
     if len(alignments) == 1:
         return list(alignments[0])
     offset, offsets = 0, []
-    for one in calls:
+    for one in calls.reference:
         offsets.append(offset)
         offset += len(one.site)
-    own = {min((number, call) for number, call in same.items()) for same in _same_calls(calls, [one[0] for one in alignments]).values()}
+    keys = _site_keys(calls.reference, calls.target[0], [one[0] for one in alignments])
+    own = {min((number, call) for number, call in same.items()) for same in _same_calls(keys).values()}
     sites = [site for one in alignments for site in one[0].sites.reference]
     found = []
     for file in range(len(alignments[0])):
@@ -186,16 +189,24 @@ def as_one_reference(calls: Sequence[Calls], alignments: Sequence[Sequence[Align
     return found
 
 
-def _site_key(calls: Calls, alignment: Alignment, call: int) -> tuple[str, int, int]:
-    return alignment.sites.reference[call], int(calls.step[call]), int(calls.occurrence[call])
+def _site_keys(calls: Sequence[Calls], target: Calls, alignments: Sequence[Alignment]) -> list[list[_SiteKey]]:
+    """For each reference file by call: site, step and occurrence; of calls that words may have told apart their partner's occurrence."""
+    found = []
+    for one, alignment in zip(calls, alignments, strict=True):
+        occurrence = np.array(one.occurrence)
+        for r, t in alignment.pairs.tolist() if one.words else ():
+            if one.words[r] or one.words[max(0, alignment.parents.reference[r])]:
+                occurrence[r] = target.occurrence[t]
+        found.append(list(zip(alignment.sites.reference, one.step.tolist(), occurrence.tolist(), strict=True)))
+    return found
 
 
-def _same_calls(calls: Sequence[Calls], alignments: Sequence[Alignment]) -> dict[tuple[str, int, int], dict[int, int]]:
+def _same_calls(keys: Sequence[Sequence[_SiteKey]]) -> dict[_SiteKey, dict[int, int]]:
     """By site, step and occurrence the call of each reference file that ran it."""
-    found: dict[tuple[str, int, int], dict[int, int]] = {}
-    for number, (one, alignment) in enumerate(zip(calls, alignments, strict=True)):
-        for call in range(len(one.site)):
-            found.setdefault(_site_key(one, alignment, call), {}).setdefault(number, call)
+    found: dict[_SiteKey, dict[int, int]] = {}
+    for number, own in enumerate(keys):
+        for call, key in enumerate(own):
+            found.setdefault(key, {}).setdefault(number, call)
     return found
 
 

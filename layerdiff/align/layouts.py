@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.filling import Fillings, cut_to, infer_filled, leading
 from layerdiff.align.placement import FITS, PAD, Placement
-from layerdiff.align.placements import ALIKE, APART, MATCHED, infer, readings, relative_error
+from layerdiff.align.placements import APART, MATCHED, as_well, infer, readings, relative_error
 
 Array = NDArray[Any]
 _NEARER: Final = 0.25
@@ -51,7 +51,7 @@ def infer_both(
     if any(score < FITS and one[0].name != APART for score, *one in found):  # one rank's value leaves out what the others hold
         found = [one for one in found if one[1].name != APART]
     least = min(score for score, *_ in found)
-    fitting = [one for score, *one in found if score <= ALIKE * least + 1e-12]
+    fitting = [one for score, *one in found if score <= as_well(least)]
     placement, whole, other = min(fitting, key=lambda one: _oddity(one[2], one[1].shape))  # of equals the first
     if beside is not None and same_layout and (not least < _NEARER * beside[0].error or _oddity(other, whole.shape)):
         return beside

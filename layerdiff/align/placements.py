@@ -87,6 +87,11 @@ def _in_one_dimension(reference: Array, parts: Sequence[Array], likely: Placemen
     return _sharded(reference, parts, differing[0], likely)
 
 
+def as_well(least: float) -> float:
+    """The error up to which a reading fits as well as the best: of a wrong value, which another order may be nearer to, all that fit."""
+    return max(ALIKE * least + 1e-12, FITS if _SURELY < least < FITS else 0.0)
+
+
 def _uniform(reference: Array, dim: int) -> bool:
     """Whether a value is the same at every place of a dimension, as what is broadcast is."""
     if reference.shape[dim] == 0:
@@ -182,6 +187,8 @@ def _sharded(reference: Array, parts: Sequence[Array], dim: int, likely: Placeme
         error, _, name, at = min(scored, key=lambda one: (one[2] != known, one[1]))  # the readings begin with the plain one
         regular = "" if name == matched_before else name
         return Placement("sharded", f"sharded along {dim}, {name}; no reading fits", dim, tuple(at), error, reading=regular, fits=False)
+    if best[0] > _SURELY:
+        best = min((one for one in scored if one[0] < FITS), key=lambda one: (one[2] != known, one[1]))
     error, _, name, at = best
     others = [one for one in scored if one is not best]
     also = tuple(one[2] for one in others if one[0] <= ALIKE * error + 1e-12 and not _same(one[3], at))

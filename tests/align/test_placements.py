@@ -518,3 +518,16 @@ def test_one_value_of_two_layouts_is_no_whole_of_one_rank() -> None:
     ours, whole, theirs = infer_both(np.split(x, 4), np.split(rounded, 2))
     assert np.array_equal(whole, x)
     assert ["sharded along 0, contiguous"] * 2 == [ours.name, theirs.name]
+
+
+@pytest.mark.parametrize("layouts", [1, 2])
+def test_a_wrong_value_lies_plainly_though_another_order_is_a_little_nearer(layouts: int) -> None:
+    """Heads that share a head of keys may be so alike that those of a wrong value are nearer to each other's."""
+    heads = numbers(4, 16)
+    heads[1::2] = heads[::2] + numbers(2, 16, seed=1)
+    wrong = heads.copy()
+    wrong[::2] += 0.55 * (heads[1::2] - heads[::2])
+    wrong[1::2] -= 0.55 * (heads[1::2] - heads[::2])
+    found = infer_both(np.split(heads, 4), np.split(wrong, 2))[2] if layouts == 2 else infer(heads[:2], np.split(wrong[:2], 2))
+    assert "sharded along 0, contiguous" == found.name
+    assert 0.25 < found.error < 0.5

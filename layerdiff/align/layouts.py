@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import Fillings, cut_to, infer_filled, leading
+from layerdiff.align.matching import MATCHED
 from layerdiff.align.placement import FITS, PAD, Placement
-from layerdiff.align.placements import APART, MATCHED, as_well, infer, readings, relative_error
+from layerdiff.align.placements import APART, as_well, infer, readings, relative_error
 
 Array = NDArray[Any]
 _NEARER: Final = 0.25

@@ -6,31 +6,24 @@ Every reading that the shapes allow is scored, the best is taken, and what fits 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.matching import matched_places
 from layerdiff.align.nested import infer_nested
 from layerdiff.align.placement import FITS, PAD, Placement, places_of
 
 Array = NDArray[Any]
 ALIKE: Final = 1.05
 """How much worse another reading may fit and still be kept: numbers that do not tell them apart."""
-MATCHED: Final = 1 << 14
-"""Places of a dimension that are matched one by one where no regular reading fits."""
 _SURELY: Final = 0.25
 """The same of what is matched place by place: the nearest of many wrong slices may come under a half."""
-_TAKEN_ONCE: Final = 1 << 11
-"""Places up to which they are matched with none taken twice."""
 _NO_DOUBT: Final = 2.0**-7
 """The same where places are left out for others that are held twice: parts of a wrong value resemble something, too."""
 _TELLING: Final = 4
 """Numbers of a place that are like those of no other: one or two may come near many."""
-_FEATURES: Final = 12
-_AS_NEAR: Final = 1e-12
-"""Of the size of two rows, how much nearer one may seem by rounding alone."""
 APART: Final = "whole shapes, and the ranks differ"
 """Copies that should agree, or parts of a sum that is off: the numbers do not tell."""
 ENOUGH_ELEMENTS: Final = 1 << 18
@@ -45,8 +38,11 @@ def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = N
         parts: what each rank holds, in rank order, as numbers.
         likely: a sharding that fitted another value of these sizes; it is taken where none fits this one.
     """
+    entire = reference, parts
     reference, parts = thinned(reference, parts)
     found = _in_one_dimension(reference, parts, likely)
+    if found.name == APART and not (found.error < FITS or found.against < FITS):
+        found = _rows_of_its_own(*entire) or found
     regular = found.fits and (found.kind == "partial" or (found.kind == "sharded" and bool(found.reading)))
     whole = found.kind == "replicated" and (found.error < FITS or found.name != APART)
     alike = all(part.ndim == reference.ndim for part in parts)
@@ -145,6 +141,30 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
     return Placement("replicated", APART, error=each, against=summed)
+
+
+def _rows_of_its_own(reference: Array, parts: Sequence[Array]) -> Placement | None:
+    """Each row on one rank, and beside them what is none of it: what a rank's experts make of the tokens that chose them, others masked.
+
+    None where the ranks do not hold each row of the reference once, or one holds all: then the others are off.
+    """
+    positions = []
+    for part in parts if reference.ndim > 1 and reference.dtype.kind == "f" else ():
+        at = matched_places(reference, part, 0)
+        if at is None:
+            return None
+        there, own = (np.asarray(x, np.float64).reshape(at.size, -1) for x in (reference[at], part))
+        with np.errstate(all="ignore"):
+            near = np.square(own - there).sum(1) < _SURELY**2 * np.square(there).sum(1)
+        positions.append(np.where(near, at, PAD))
+        if np.count_nonzero(near) == len(reference):
+            return None
+    held = np.concatenate(positions) if positions else np.empty(0, np.intp)
+    if not held.size or not np.array_equal(np.sort(held[held != PAD]), np.arange(len(reference))):
+        return None
+    error = _sharded_error(reference, parts, 0, positions)
+    name = f"sharded along 0, {_said([at[at != PAD] for at in positions], len(reference))}, and others beside them"
+    return Placement("sharded", name, 0, tuple(positions), error)
 
 
 def _in_another_order(reference: Array, part: Array) -> Placement | None:
@@ -280,61 +300,6 @@ def relative_error(reference: Array, other: Array) -> float:
 def _matched(reference: Array, parts: Sequence[Array], dim: int) -> tuple[NDArray[np.intp], ...] | None:
     found = [matched_places(reference, part, dim) for part in parts]
     return None if any(one is None for one in found) else tuple(one for one in found if one is not None)
-
-
-def matched_places(reference: Array, part: Array, dim: int, *, once: bool = False) -> NDArray[np.intp] | None:
-    """For each place of `part` along `dim` the place of the reference that resembles it most; None where that is too much work.
-
-    Slices are compared by a few random projections; other dimensions must have the reference's sizes. `once`: no place is taken twice, the
-    surest matches first, so that equal slices each get one.
-    """
-    size = reference.shape[dim]
-    if size > MATCHED or part.shape[dim] > MATCHED or reference.size == 0:
-        return None
-    if part.size == 0:
-        return np.empty(0, np.intp)
-    inner = reference.size // size
-    random = _projections(inner)
-
-    def features(x: Array) -> NDArray[np.float64]:
-        flat = np.moveaxis(x, dim, 0).reshape(x.shape[dim], -1).astype(np.float64)
-        return np.asarray(np.nan_to_num(flat, posinf=0.0, neginf=0.0) @ random)
-
-    known, mine = features(reference), features(part)
-    if once:
-        return None if size > _TAKEN_ONCE or len(mine) > size else _each_once(known, mine)
-    return _nearest(known, mine)
-
-
-@lru_cache(maxsize=2)
-def _projections(inner: int) -> NDArray[np.float64]:
-    return np.random.default_rng(0).standard_normal((inner, min(_FEATURES, inner)))
-
-
-def _nearest(known: NDArray[np.float64], mine: NDArray[np.float64]) -> NDArray[np.intp]:
-    """For each row the nearest known one, the first of equals."""
-    at = np.empty(len(mine), np.intp)
-    sizes = np.square(known).sum(1)
-    most = float(sizes.max(initial=0.0))
-    for begin in range(0, len(mine), 256):
-        own = mine[begin : begin + 256]
-        apart = sizes - 2.0 * (own @ known.T)  # but for the size of the row itself
-        least = apart.min(axis=1)
-        at[begin : begin + 256] = np.argmin(apart, axis=1)
-        near = apart <= (least + _AS_NEAR * (most + np.square(own).sum(1)))[:, None]
-        for row in np.flatnonzero(near.sum(axis=1) > 1).tolist():  # as near as rounding tells
-            some = np.flatnonzero(near[row])
-            at[begin + row] = some[np.argmin(np.square(own[row] - known[some]).sum(-1))]
-    return at
-
-
-def _each_once(known: NDArray[np.float64], mine: NDArray[np.float64]) -> NDArray[np.intp]:
-    apart = np.square(mine[:, None] - known[None]).sum(-1)
-    at = np.empty(len(mine), np.intp)
-    for row in np.argsort(apart.min(axis=1), kind="stable").tolist():
-        at[row] = np.argmin(apart[row])
-        apart[:, at[row]] = np.inf
-    return at
 
 
 def _said(positions: Sequence[NDArray[np.intp]], size: int) -> str:

@@ -10,8 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.matching import matched_places
 from layerdiff.align.placement import FITS, Placement
-from layerdiff.align.placements import matched_places, relative_error
+from layerdiff.align.placements import APART as RANKS_DIFFER
+from layerdiff.align.placements import relative_error
 from layerdiff.diagnose.rank_values import RankValues, size_of
 from layerdiff.judge.found import Found
 from layerdiff.trace.schema import Role
@@ -99,8 +101,8 @@ def moved(values: RankValues, row: int) -> Found | None:
     for one, pair in asked:
         if not float(values.pairs["rel_l2"][pair]) > 0.1:
             continue
-        whole, target = values.whole(pair), values.joined(pair)
-        if whole is None or target is None or whole.shape != target.shape:
+        whole, target, placed = values.whole(pair), values.joined(pair), values.placed.get(pair)
+        if whole is None or target is None or whole.shape != target.shape or (placed is not None and placed.placement.name == RANKS_DIFFER):
             continue
         for dim in range(whole.ndim):
             if whole.shape[dim] < 2:

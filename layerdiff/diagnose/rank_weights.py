@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.layouts import RANK_BY_RANK
-from layerdiff.align.placements import matched_places
+from layerdiff.align.matching import matched_places
 from layerdiff.diagnose.rank_values import APART, HOLDS, Array, RankValues
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.placed import Placed

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from layerdiff.align import nested
 from layerdiff.align.layouts import RANK_BY_RANK, infer_both
+from layerdiff.align.matching import matched_places
 from layerdiff.align.placement import PAD
-from layerdiff.align.placements import by_shapes, infer, matched_places
+from layerdiff.align.placements import APART, by_shapes, infer
 
 Array = NDArray[Any]
 Held = list[list[int]]
@@ -518,6 +519,19 @@ def test_one_value_of_two_layouts_is_no_whole_of_one_rank() -> None:
     ours, whole, theirs = infer_both(np.split(x, 4), np.split(rounded, 2))
     assert np.array_equal(whole, x)
     assert ["sharded along 0, contiguous"] * 2 == [ours.name, theirs.name]
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0, np.nan])
+def test_rows_of_each_rank_lie_beside_what_is_none_of_the_value(others: float) -> None:
+    """As experts of a rank make the rows of the tokens that chose them, first; what they make of others is masked, or is anything."""
+    x = numbers(12, 16)
+    parts = [np.concatenate([x[at], others * numbers(12 - len(at), 16, seed=9)]) for at in ([2, 0, 1, 4, 3], [6, 5, 7, 8, 11, 9, 10])]
+    found = infer(x, parts)
+    assert ("sharded", True, False) == (found.kind, found.covers(x.shape), found.twice)
+    assert np.array_equal(x, found.joined(parts, x.shape))
+    parts[1][3] = numbers(16, seed=8)
+    assert APART == infer(x, parts).name  # a row is on no rank
+    assert APART == infer(x, [x, numbers(12, 16, seed=8)]).name  # a rank that is off
 
 
 @pytest.mark.parametrize("layouts", [1, 2])

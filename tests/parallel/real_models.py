@@ -41,18 +41,20 @@ def save_and_record(family: str, folder: Path, dtype: torch.dtype) -> Path:
     return _record(folder / "reference.h5", model, input_ids=ids(), use_cache=False)
 
 
-def record_by_tp_plan(rank: int, size: int, folder: Path) -> None:
-    """transformers' own plan."""
+def record_by_tp_plan(rank: int, size: int, folder: Path, experts: bool = False) -> None:
+    """transformers' own plan; `experts`: with whole experts on each rank, by modules."""
     from transformers import AutoModelForCausalLM, logging
+    from transformers.distributed import DistributedConfig
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     named = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ.update(named)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder / "weights", tp_plan="auto", attn_implementation="eager").eval()
+        plan: dict[str, Any] = dict(distributed_config=DistributedConfig(tp_size=size, ep_size=size)) if experts else dict(tp_plan="auto")
+        model = AutoModelForCausalLM.from_pretrained(folder / "weights", attn_implementation="eager", **plan).eval()
         (folder / "target").mkdir(exist_ok=True)
-        _record(folder / "target" / f"rank{rank:05d}.h5", model, input_ids=ids(), use_cache=False)
+        _record(folder / "target" / f"rank{rank:05d}.h5", model, not experts, input_ids=ids(), use_cache=False)
     finally:
         for name in named:
             del os.environ[name]
@@ -114,8 +116,8 @@ def record_by_torch_plan(rank: int, size: int, folder: Path, dtype: torch.dtype,
     _record(folder / "target" / f"rank{rank:05d}.h5", model, input_ids=ids())
 
 
-def _record(path: Path, model: nn.Module, **inputs: Any) -> Path:
+def _record(path: Path, model: nn.Module, operators: bool = True, **inputs: Any) -> Path:
     torch.manual_seed(0)
-    with Recorder(path, model, operators=True, weights="used"), torch.no_grad():
+    with Recorder(path, model, operators=operators, weights="used"), torch.no_grad():
         model(**inputs)
     return path

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.placements import infer, matched_places
+from layerdiff.align.matching import matched_places
+from layerdiff.align.placements import infer
 from layerdiff.judge.programs.constants import unmasked
 from layerdiff.judge.programs.padding import dead_elements, where_finite
 from layerdiff.judge.programs.setting import NOTHING

@@ -41,8 +41,8 @@ def save_and_record(family: str, folder: Path, dtype: torch.dtype) -> Path:
     return _record(folder / "reference.h5", model, input_ids=ids(), use_cache=False)
 
 
-def record_by_tp_plan(rank: int, size: int, folder: Path, experts: bool = False) -> None:
-    """transformers' own plan; `experts`: with whole experts on each rank, by modules."""
+def record_by_tp_plan(rank: int, size: int, folder: Path, other: dict[str, int] | None = None) -> None:
+    """transformers' own plan; `other`: its other layouts, by modules."""
     from transformers import AutoModelForCausalLM, logging
     from transformers.distributed import DistributedConfig
 
@@ -51,10 +51,10 @@ def record_by_tp_plan(rank: int, size: int, folder: Path, experts: bool = False)
     named = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ.update(named)
     try:
-        plan: dict[str, Any] = dict(distributed_config=DistributedConfig(tp_size=size, ep_size=size)) if experts else dict(tp_plan="auto")
+        plan: dict[str, Any] = dict(distributed_config=DistributedConfig(**other)) if other else dict(tp_plan="auto")
         model = AutoModelForCausalLM.from_pretrained(folder / "weights", attn_implementation="eager", **plan).eval()
         (folder / "target").mkdir(exist_ok=True)
-        _record(folder / "target" / f"rank{rank:05d}.h5", model, not experts, input_ids=ids(), use_cache=False)
+        _record(folder / "target" / f"rank{rank:05d}.h5", model, not other, input_ids=ids(), use_cache=False)
     finally:
         for name in named:
             del os.environ[name]

@@ -11,7 +11,7 @@ from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
 from tests.parallel import real_models
-from tests.parallel.expected import REPLICATED, Parts, Rule, along, expected, placements
+from tests.parallel.expected import ALONE, REPLICATED, Parts, Rule, along, expected, placements
 
 DTYPES = [torch.float32, torch.bfloat16]
 BLOCKS = "2 blocks, each contiguous"
@@ -88,12 +88,22 @@ def test_by_the_plan_of_transformers(family: str, dtype: torch.dtype, size: int,
 def test_whole_experts_on_each_rank_by_transformers(processes: Processes, tmp_path: Path) -> None:
     """Each rank's grouped products make the rows of its own experts first, and what is masked after them."""
     reference = real_models.save_and_record("qwen3_moe", tmp_path, torch.float32)
-    processes.run(real_models.record_by_tp_plan, tmp_path, True, size=2)
+    processes.run(real_models.record_by_tp_plan, tmp_path, {"tp_size": 2, "ep_size": 2}, size=2)
     comparison = compare_traces(reference, tmp_path / "target")
     nothing_is_found(comparison)
     found = placements(comparison)["model.layers.0.mlp.experts.act_fn", "out"]
     assert isinstance(found, Parts)
     assert 2 * 12 * 2 == sum(end - begin for runs in found.runs for begin, end in runs if begin < 0)  # of each token's two
+
+
+def test_stages_by_transformers(processes: Processes, tmp_path: Path) -> None:
+    """An identity stands on each stage for every layer, and for the last norm, that another stage has."""
+    reference = real_models.save_and_record("llama", tmp_path, torch.float32)
+    processes.run(real_models.record_by_tp_plan, tmp_path, {"pp_size": 2}, size=2)
+    comparison = compare_traces(reference, tmp_path / "target")
+    nothing_is_found(comparison)
+    found = placements(comparison)
+    assert {ALONE} == {found[site, "out"] for site in ("model.layers.0", "model.layers.1", "model.norm")}
 
 
 @pytest.mark.parametrize("size", [2, 4])

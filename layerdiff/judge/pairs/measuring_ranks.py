@@ -225,13 +225,13 @@ def _together(
         return screened(counted, held, Placed(placement, files, (), None, counted.bits.shape, ours, (0,)))
     placement = infer(whole.numbers, [x.numbers for x in held], known)
     chosen = list(range(len(parts)))
-    if (placement.kind in ("replicated", "unknown") or not placement.fits) and len(of_stages) > 1:
+    if (placement.kind in ("replicated", "unknown", "partial") or not placement.fits) and len(of_stages) > 1:
         # A call that several stages run by themselves is given, and hands on, what each has: it is the reference's in one of them.
         each = [[i for i, (file, _) in enumerate(parts) if stages[file] == stage] for stage in sorted(of_stages)]
         of = [differing_sizes(shape, [shapes[i] for i in own]) for own in each]
         readings = [infer(whole.numbers, [held[i].numbers for i in own], likely.get(at)) for own, at in zip(each, of, strict=True)]
         best, of_best = min(zip(readings, each, strict=True), key=lambda one: one[0].error if one[0].kind != "unknown" else np.inf)
-        if best.kind != "unknown" and best.fits:
+        if best.kind != "unknown" and best.fits and not (placement.adds_up and placement.error <= best.error):
             placement, chosen = best, of_best
     if placement.is_sure:
         likely[differing_sizes(shape, [shapes[i] for i in chosen])] = placement

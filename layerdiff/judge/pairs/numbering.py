@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from layerdiff.align.alignment import Calls
 from layerdiff.align.global_numbers import Offsets, Print, renumbered, rounded_stage_offsets
 from layerdiff.align.stages import chained_offsets, levels
@@ -15,7 +17,9 @@ from layerdiff.judge.pairs.known_weights import KnownWeights, figures_of, prints
 from layerdiff.judge.pairs.pairing import calls_of
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
+from layerdiff.trace.schema import CallKind, Role
 
+STAND_IN: Final = " (hands on what it is given)"
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
 
@@ -32,7 +36,31 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
         ours.append(replace(calls, site=[site(one) for one in calls.site]))
         known.add(file, site)
     roots = {site for own in ours for site in roots_of(own)}
-    return Both(ours, [_numbered(file, known, roots) for file in targets])
+    theirs = [_numbered(file, known, roots) for file in targets]
+    return Both(_without_stand_ins(references, ours), _without_stand_ins(targets, theirs))
+
+
+def _without_stand_ins(files: Sequence[TraceFile], calls: list[Calls]) -> list[Calls]:
+    """The calls with those under a name of their own that hand on what they are given, where another rank runs a module of another class.
+
+    A stage of a pipeline may have an identity in the place of each layer that another stage holds.
+    """
+    classes: dict[str, set[str | None]] = {}
+    for own in calls:
+        for call in np.flatnonzero(np.asarray(own.kind) == CallKind.MODULE).tolist():
+            classes.setdefault(own.site[call], set()).add(own.type[call])
+    doubtful = {site for site, types in classes.items() if len(types) > 1}
+    found = []
+    for file, own in zip(files, calls, strict=True) if doubtful else ():
+        around = set(np.asarray(own.parent).tolist())
+        names = list(own.site)
+        for call in (call for call, site in enumerate(own.site) if site in doubtful and own.kind[call] == CallKind.MODULE):
+            edges = [(edge.role, edge.value) for edge in file.edges_of(call)]
+            given, made = ({value for role, value in edges if role == one} for one in (Role.INPUT, Role.OUTPUT))
+            if call not in around and made and made <= given and all(role != Role.WEIGHT for role, _ in edges):
+                names[call] += STAND_IN
+        found.append(replace(own, site=names))
+    return found or calls
 
 
 def _numbered(file: TraceFile, known: KnownWeights, roots: set[str]) -> Calls:

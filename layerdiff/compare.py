@@ -34,6 +34,7 @@ from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_steps, noti
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.rank_notices import notices_of_ranks
+from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
@@ -188,7 +189,7 @@ def compare_in_steps(
                 yield Progress(done + total * part // max(whole, 1), entire, so_far(True))
                 last = time.monotonic()
         found += of_other_modules(found_at_rows(ranks_together(files.target), tables.row_of), found, sites)
-        told = (*told, *notices_of_ranks(files.target))
+        told = (*told, *notices_of_requests(values, tables.row_of), *notices_of_ranks(files.target))
     else:
         parted = parting(sites, pairs, tables.texts, Evidence(sites, pairs, tables.texts, files).numbers)
     each = [] if ranked else file_pairs(traces)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from layerdiff.diagnose.rank_experts import experts_of_others
 from layerdiff.diagnose.rank_layers import missing_layers
 from layerdiff.diagnose.rank_orders import held_twice
+from layerdiff.diagnose.rank_sums import quietly_unreduced
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.rank_weights import misplaced_weights, weights_of_one_rank
 from layerdiff.diagnose.ranks import findings_of_ranks
@@ -82,6 +83,10 @@ def judge_ranks(
         explained |= {row, one.row}
         for same in (row, one.row):
             sites["exact"][same] = int(Verdict.INHERITED)
+    for one in list(quietly_unreduced(values, explained)) if meant is None else []:  # programs say more
+        found.append(one)
+        explained.add(one.row)
+        sites["exact"][one.row] = int(Verdict.INHERITED)
     found += [one for one in by_program if one.local.notice or _module(sites, one.row) not in explained]
     found += [one.found for one in said if one.found.local.notice or not one.concerns & explained]
     wrong: list[Found] = []

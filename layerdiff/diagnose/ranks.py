@@ -13,12 +13,13 @@ from typing import Final
 import numpy as np
 
 from layerdiff.align.forms import same_form
+from layerdiff.align.placement import SURELY
 from layerdiff.diagnose.findings import Origin
 from layerdiff.diagnose.rank_orders import moved, places_of_others, two_orders
 from layerdiff.diagnose.rank_values import APART, Array, RankValues, size_of
 from layerdiff.judge.found import Found
 from layerdiff.judge.tables import Columns
-from layerdiff.trace.schema import Role
+from layerdiff.trace.schema import CallKind, Role
 
 _AT_MOST: Final = 0.1
 """`RankValues.holds` where what had come in was off: an equality must explain most of a difference."""
@@ -27,7 +28,7 @@ _AT_MOST: Final = 0.1
 def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
-        for explain in (_never_reduced, _added_by_every_rank, two_orders, places_of_others, moved, _local_statistic):
+        for explain in (_never_reduced, _given_parts, _added_by_every_rank, two_orders, places_of_others, moved, _local_statistic):
             found = explain(values, row)
             if found is not None:
                 yield row, found
@@ -48,6 +49,21 @@ def _never_reduced(values: RankValues, row: int) -> Found | None:
         if found is not None:
             best = one, found
     return None if best is None else best[1]
+
+
+def _given_parts(values: RankValues, row: int) -> Found | None:
+    """An input that the ranks' parts add up to, in a call that adds nothing up: named is the call that handed it on."""
+    for pair in [] if _reduces(values, row) else values.pairs_of(row, Role.INPUT):
+        placed, held = values.placed.get(pair), values.held.target
+        if placed is None or placed.placement.kind != "partial" or not placed.placement.error < SURELY:
+            continue
+        makers = [one for one in np.flatnonzero(values.pairs["role"] == Role.OUTPUT).tolist() if held[one] == held[pair]]
+        made = makers[-1] if makers else pair
+        at = f"{values.site(row)} {values.texts[int(values.pairs['position'][pair])]}"
+        said = f"each rank used its own part as if it were the sum: the parts of {len(held[pair])} ranks add up to the reference's {at}"
+        error = placed.placement.error
+        return values.local(int(values.pairs["site"][made]), made, "allreduce-missing", said, error, SURELY, seen_at=at, sum_error=error)
+    return None
 
 
 def _unreduced_output(values: RankValues, row: int, later: Sequence[int]) -> Found | None:
@@ -117,6 +133,9 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
                 continue
             best: tuple[float, int, int, str, str] | None = None
             allowed = _allowed(values, values.incoming(row), size_of(whole), size)
+            if not added_up and _reduces(values, row):
+                residual = size_of(difference - (count - 1) * whole) / size
+                best = (residual, row, pair, "what it should be", "allreduce-duplicated") if residual <= allowed else None
             for one, other, name, cause in _addends(values, row):
                 if added_up and cause != "bias-added-per-rank":
                     continue
@@ -135,6 +154,12 @@ def _added_by_every_rank(values: RankValues, row: int) -> Found | None:
                 )
                 return values.local(one, other if one != row else pair, cause, said, residual, allowed, ranks=count, added=name)
     return None
+
+
+def _reduces(values: RankValues, row: int) -> bool:
+    """Whether ranks add something up right inside of a call."""
+    inside = np.flatnonzero((values.sites["parent"] == row) & (values.sites["kind"] == CallKind.COLLECTIVE)).tolist()
+    return any("all_reduce" in (values.texts[int(values.sites["site"][one])] or "") for one in inside)
 
 
 def _in_form(added: Array, shape: tuple[int, ...]) -> Array | None:

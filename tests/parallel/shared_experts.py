@@ -20,6 +20,7 @@ class Shared:
     cut: bool = False  # the shared expert is cut over the ranks, else each has it whole
     wrong: bool = False  # added before the sum where each has it whole, after it where it is cut
     dtype: str = "float32"
+    sums: int = 1  # how often it is added up over the ranks
 
 
 class Expert(nn.Module):
@@ -38,7 +39,7 @@ class Expert(nn.Module):
 class Mixture(nn.Module):
     def __init__(self, case: Shared, rank: int, size: int) -> None:
         super().__init__()
-        self.size, self.after = size, case.cut == case.wrong
+        self.size, self.after, self.sums = size, case.cut == case.wrong, case.sums
         self.experts = Expert(1, rank, size)
         self.shared = Expert(2, rank, size) if case.cut else Expert(2, 0, 1)
 
@@ -46,7 +47,7 @@ class Mixture(nn.Module):
         rows = x.flatten(0, 1)
         y, shared = self.experts(rows), self.shared(rows)
         y = y if self.after else y + shared
-        if self.size > 1:
+        for _ in range(self.sums if self.size > 1 else 0):
             dist.all_reduce(y)
         return (y + shared if self.after else y).view(x.shape)
 

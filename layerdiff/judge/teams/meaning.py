@@ -130,6 +130,8 @@ class _Judge:
         except (CannotReplay, TraceError) as refusal:
             self._judge_tokens(body, str(refusal), meant)
             return
+        if apart is not None:  # a choice beyond rounding follows from what is off, or is followed by it: the one fault is said
+            decided = [(where, local) for where, local in decided if local.notice]
         meant.said += [Said(Found(where, local), frozenset({row})) for where, local in decided]
         if beyond is not None:
             meant.said.append(Said(Found(row, beyond[1]), frozenset({row, beyond[0].row})))

@@ -129,12 +129,12 @@ class Versions(Values):
         value = None
         if lies and policy.bytes_kept:
             if memory.runs:
-                value = self._view_of(storage, spot, first, nbytes)
+                value = self._view_of(storage, spot, first, nbytes, kind, name)
             if value is None and not dense and policy.budget is None:
                 lying = _lying(tensor)
                 if lying is not None:
                     self.record(lying, policy)
-                    value = self._view_of(storage, spot, first, nbytes)
+                    value = self._view_of(storage, spot, first, nbytes, kind, name)
         elif lies and ("numbers", dtype, first, nbytes) in memory.places:
             value = self._with_numbers_of(memory.places["numbers", dtype, first, nbytes], tensor, storage, policy, kind, name, spot)
         if value is None:
@@ -258,7 +258,7 @@ class Versions(Values):
         value = self.record(tensor, policy)
         return self._store(tensor, None, None, _KEEPS, ValueKind.ACTIVATION, None, None) if value.patched or not value.kept else value
 
-    def _view_of(self, storage: UntypedStorage, spot: Spot, first: int, nbytes: int) -> Value | None:
+    def _view_of(self, storage: UntypedStorage, spot: Spot, first: int, nbytes: int, kind: ValueKind, name: str | None) -> Value | None:
         """The tensor at a place as a view of a run that is in the trace as it is in memory; None where there is none."""
         memory, (dtype, _, shape, strides, _), dense = spot
         itemsize = dtype.itemsize
@@ -274,10 +274,10 @@ class Versions(Values):
             same = run.nbytes == nbytes and run.dtype is dtype
             if same and dense and run.shape == shape:
                 return thing
-            value = Value(True)
+            value = Value(True, None, None, kind, name)
             value.patched = thing.patched
             value.run = (first, nbytes, run.sampled if run.nbytes == nbytes else self._sample(memory, storage, first, nbytes))
-            row = self._row_at(spot, ValueKind.ACTIVATION, None, None)
+            row = self._row_at(spot, kind, name, None)
             self._sink.add_view(value, row, thing, (first - run.first) // itemsize, strides, whole=same and not thing.patched)
             return value
         return None

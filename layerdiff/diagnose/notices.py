@@ -44,8 +44,10 @@ def notices_of_traces(traces: Both[Trace]) -> Iterator[Notice]:
                 reason = file.meta.get("incomplete") or "its writer did not say why"
                 yield Notice("recording-incomplete", f"the {name}'s trace {file.path.name} is incomplete: {reason}")
             skipped = file.meta.get("skipped")
-            if isinstance(skipped, list) and skipped:
-                yield Notice("recording-skipped", f"the {name} did not record {len(skipped)} modules: {skipped[0]}")
+            if isinstance(skipped, dict) and skipped:
+                path, reason = next(iter(skipped.items()))
+                more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+                yield Notice("recording-skipped", f"not all of the {name} was recorded as it ran: {path or 'the root'}: {reason}{more}")
     if len(traces.reference.files) != len(traces.target.files) and len(traces.reference.files) > 1:
         counts = f"{len(traces.reference.files)} files against {len(traces.target.files)}"
         yield Notice("ranks-differ", f"the runs have different numbers of processes ({counts})")

@@ -22,7 +22,7 @@ from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
 from layerdiff.record.quiet import function_modes, quiet
 from layerdiff.record.sink import Edge, Sink
-from layerdiff.record.sites import Root, Site
+from layerdiff.record.sites import Root, Site, behind_compiler, is_compiled
 from layerdiff.record.structure import picture_arguments, picture_result
 from layerdiff.record.tensors import is_ordinary, plain
 from layerdiff.record.usual_arguments import usual_arguments
@@ -187,7 +187,7 @@ class Calls:
         if root.index is None:
             root.index = self._roots
             self._roots += 1
-            sink.add_root(self._name_root(root.module), type(root.module).__name__)
+            sink.add_root(self._name_root(root.module), type(behind_compiler(root.module)).__name__)
         usual = usual_arguments(args, kwargs)
         if usual is not None:
             tensors, call.arguments = usual
@@ -287,9 +287,12 @@ class Calls:
         if call.before is not None:
             ending += f', "random": {json.dumps({"before": call.before, "after": random_state()})}'
         ending += used_pending(call.used)
+        if self._thread is not None and (threading.get_ident() != self._thread or is_compiled(call.module)):
+            ending += ', "operators": false'
         attributes = call.site.attributes
-        if attributes is None or not attributes.are_those_of(call.module):
-            attributes = call.site.attributes = KnownAttributes(call.module)
+        module = behind_compiler(call.module)
+        if attributes is None or not attributes.are_those_of(module):
+            attributes = call.site.attributes = KnownAttributes(module)
         training = "true" if call.module.training else "false"
         detail = f'{{"arguments": {call.arguments}, {ending}, "training": {training}, "attributes": {attributes.json}}}'
         self._sink.end_call(call.number, edges, CallStatus.RETURNED if raised is None else CallStatus.RAISED, detail)

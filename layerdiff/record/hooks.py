@@ -1,7 +1,8 @@
 """`ModuleHooks`: the hooks on the modules of a model, installed last so that they see final arguments.
 
 They return None always: anything else would replace the module's result. Forward hooks are
-`always_call`, so that a module that raises still leaves the stack. Where no model is named, a global hook
+`always_call`, so that a module that raises still leaves the stack. A module that was compiled in place would have its hooks
+compiled, too: what it calls is replaced by a function around it. Where no model is named, a global hook
 waits for the outermost module that is called, and then hooks that module's own.
 
 The first thing that a hook does is to leave when it is being compiled: dynamo traces hooks into the
@@ -23,17 +24,42 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from layerdiff.record.calls import Calls
 from layerdiff.record.options import Options
-from layerdiff.record.sites import Root, Site, is_compiled
+from layerdiff.record.sites import Root, Site, is_compiled, is_compiled_in_place
+from layerdiff.record.uncompiled import compiles, uncompiled
 
 if TYPE_CHECKING:
     from layerdiff.record.operators import OperatorMode
 
 _COMPILER_WARNING: Final = r"Using `torch.compile\(module\)` when there are global hooks"
+REFUSED: Final = "ran uncompiled, though torch.compile was asked to run it: it keeps away from a run whose operators are recorded"
 UNREGISTERED: Final = "called, and no submodule of the model (held in a plain list, or made on the fly): register it to record it"
 
 
 class _Handle(Protocol):
     def remove(self) -> None: ...
+
+
+class _InPlace:
+    """Stands in for what a module that was compiled in place calls."""
+
+    def __init__(self, hooks: ModuleHooks, module: nn.Module) -> None:
+        self._module, self._compiled = module, vars(module)["_compiled_call_impl"]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            hooks.before(module, args, kwargs)
+            result = None
+            try:
+                result = self._compiled(*args, **kwargs)
+                return result
+            finally:
+                hooks.after(module, args, kwargs, result)
+
+        call._torchdynamo_orig_callable = self._compiled._torchdynamo_orig_callable  # type: ignore[attr-defined]  # so it is known as one
+        self._call = vars(module)["_compiled_call_impl"] = call
+
+    def remove(self) -> None:
+        if vars(self._module).get("_compiled_call_impl") is self._call:
+            vars(self._module)["_compiled_call_impl"] = self._compiled
 
 
 class ModuleHooks:
@@ -93,9 +119,12 @@ class ModuleHooks:
         for module in root.rescan(self._options, self._skipped):
             if module in self._handles:
                 continue
+            if is_compiled_in_place(module):
+                self._handles[module] = (_InPlace(self, module),)
+                continue
             try:
-                before = module.register_forward_pre_hook(self._before, with_kwargs=True)
-                after = module.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+                before = module.register_forward_pre_hook(self.before, with_kwargs=True)
+                after = module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
             except (RuntimeError, AttributeError) as error:  # a scripted module may refuse
                 self._skipped[root.sites[module].path] = f"refuses hooks: {error}"[:200]
             else:
@@ -106,8 +135,10 @@ class ModuleHooks:
     def _discover(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or self._stopped or module in self._handles:
             return
+        self._refused(module)
         self.discover(module, args, sys._getframe(1))
 
+    @uncompiled
     def discover(self, module: nn.Module, args: Any, frame: FrameType) -> None:
         """Make an outermost module a root, and record the call that `frame` (torch's) is about to make."""
         try:
@@ -126,23 +157,39 @@ class ModuleHooks:
         except Exception as error:
             self._fail(error)
 
-    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A module is about to run."""
         if torch.compiler.is_compiling() or self._stopped:
             return
+        self._refused(module)
+        self._enter(module, args, kwargs, sys._getframe(1))
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        """It has run, or raised."""
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        self._leave(module, result)
+
+    def _refused(self, module: nn.Module) -> None:
+        """Note it where the compiler was asked to compile what calls `module`, and keeps away because of us."""
+        if self.mode is not None and self._calls.enclosing is None and compiles():
+            self._skipped[f"(root) {type(module).__name__}"] = REFUSED
+
+    @uncompiled
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> None:
         try:
             with self._lock:
-                root, site = self._locate(module)
+                root, site = self._locate(module, frame)
                 if root is not None and site is not None:
                     outer = self._calls.enclosing is None or root.module is module
-                    self._calls.enter(root, site, module, args, kwargs, sys._getframe(1) if outer else None)
+                    self._calls.enter(root, site, module, args, kwargs, frame if outer else None)
                     if self.mode is not None and is_compiled(module):
                         self.mode.pause()
         except Exception as error:
             self._fail(error)
 
-    def _after(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if torch.compiler.is_compiling() or self._stopped:
-            return
+    @uncompiled
+    def _leave(self, module: nn.Module, result: Any) -> None:
         try:
             with self._lock:
                 if self.mode is not None and is_compiled(module):
@@ -151,7 +198,7 @@ class ModuleHooks:
         except Exception as error:
             self._fail(error)
 
-    def _locate(self, module: nn.Module) -> tuple[Root | None, Site | None]:
+    def _locate(self, module: nn.Module, frame: FrameType) -> tuple[Root | None, Site | None]:
         """The root that a module belongs to now: the running one's where it is in there."""
         enclosing = self._calls.enclosing
         if enclosing is not None:
@@ -160,7 +207,7 @@ class ModuleHooks:
                 site = root.sites.get(module)
                 if site is not None:
                     return root, site
-            self._calls.drop_abandoned(sys._getframe(2))
+            self._calls.drop_abandoned(frame)
             enclosing = self._calls.enclosing
             if enclosing is not None:
                 site = enclosing.root.sites.get(module)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
@@ -32,12 +32,13 @@ from layerdiff.record.environment import describe, rank_of_process
 from layerdiff.record.hooks import ModuleHooks
 from layerdiff.record.options import DEFAULT_QUEUE_BYTES, Options
 from layerdiff.record.sink import TraceSink
-from layerdiff.record.sites import attribute_that_holds
+from layerdiff.record.sites import COMPILED, attribute_that_holds
 from layerdiff.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
     from layerdiff.record.operators import OperatorMode
 
+UNSEEN: Final = "code was compiled in this process: set TORCHDYNAMO_DISABLE=1 to record the modules that run in it"
 _recording: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
@@ -213,6 +214,8 @@ class Recorder:
         hooks.remove()
         _recording.discard(self)
         atexit.unregister(self.close)
+        if self.calls and _compiled_frames() > self._compiled_before and COMPILED not in self._skipped.values():
+            self._skipped["(compiled code)"] = UNSEEN
         described = [root.module for root in hooks.roots if root.index is not None]
         remarks: dict[str, Any] = {"environment": describe(described or ([] if self._model is None else [self._model]))}
         if self._skipped:
@@ -236,7 +239,7 @@ class Recorder:
         if any(root.next_step for root in hooks.roots):
             return "the options (steps, modules, types) select none of the forwards that ran."
         if _compiled_frames() > self._compiled_before:
-            return "no forward was seen, and code was compiled in this process: set TORCHDYNAMO_DISABLE=1 to record it."
+            return f"no forward was seen, and {UNSEEN}"
         what = "no module was called" if self._model is None else f"no forward of the {type(self._model).__name__} ran"
         return f"{what} while recording. A forward called directly (model.forward(...)) or replayed from a captured graph is not seen."
 

@@ -1,7 +1,7 @@
 """Roots and their modules: which module has which path, and which of them cannot be seen.
 
-A compiled module is a leaf here, and a scripted one is not here at all. Their inside never runs as Python, and a hook on a module
-inside would be traced into the compiled code, which changes the run.
+A compiled module is a leaf here, in whichever of torch's ways it was compiled, and a scripted one is not here at all. Their inside
+never runs as Python, and a hook on a module inside would be traced into the compiled code, which changes the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from layerdiff.record.keep import Policy
 from layerdiff.record.options import Options
 
 COMPILED: Final = "compiled: set TORCHDYNAMO_DISABLE=1 to record inside"
-COMPILED_WHOLE: Final = "compiled in place (module.compile()), so its calls are not seen: set TORCHDYNAMO_DISABLE=1 to record it"
 SCRIPTED: Final = "scripted, so its calls are not seen: set PYTORCH_JIT=0 to record it"
 
 
@@ -65,7 +64,7 @@ class Root:
 
 
 def _site(module: nn.Module, path: str, options: Options) -> Site:
-    name = type(module).__name__
+    name = type(behind_compiler(module)).__name__
     return Site(path, name, options.wants(path, name), options.wants_operators(path), options.keep.policy(path))
 
 
@@ -77,9 +76,6 @@ def visible_modules(root: nn.Module) -> tuple[dict[nn.Module, str], dict[str, st
     while stack:
         module, path = stack.pop()
         if module in found:
-            continue
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            hidden[path] = COMPILED_WHOLE
             continue
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks from Python
             hidden[path] = SCRIPTED
@@ -94,9 +90,31 @@ def visible_modules(root: nn.Module) -> tuple[dict[nn.Module, str], dict[str, st
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether `module` is what `torch.compile(module)` returned. Does not import the compiler."""
+    """Whether a call of `module` runs compiled code: `torch.compile(module)`, `module.compile()`, `module.forward = torch.compile(...)`.
+
+    Does not import the compiler.
+    """
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    return frames is not None and isinstance(module, frames.OptimizedModule)
+    if frames is None:
+        return False
+    return (
+        isinstance(module, frames.OptimizedModule) or is_compiled_in_place(module) or _is_callable_of_compiler(vars(module).get("forward"))
+    )
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called, and the compiler was on."""
+    return _is_callable_of_compiler(getattr(module, "_compiled_call_impl", None))
+
+
+def behind_compiler(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, where `module` is what it returned; else itself."""
+    inner = module._modules.get("_orig_mod") if is_compiled(module) else None
+    return module if inner is None else inner
+
+
+def _is_callable_of_compiler(function: object) -> bool:
+    return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def attribute_that_holds(module: nn.Module) -> str | None:

@@ -27,6 +27,12 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def compiles() -> bool:
+    """Whether the compiler would compile the functions that are called now."""
+    asked: Any = getattr(eval_frame, "get_eval_frame_callback", None)
+    return asked is not None and callable(asked())
+
+
 def _skip(code: CodeType) -> None:
     """Let the compiler leave this code alone."""
     skip: Any = getattr(eval_frame, "skip_code", None)

@@ -1,7 +1,7 @@
 """Which module calls have all their operators recorded, in both runs.
 
 A run that was asked for a part of its modules (`--modules`, `--types`, globs of `--operators`) has holes where the other has
-operators: what was not recorded is no operator that is missing.
+operators: what was not recorded is no operator that is missing. So has one that ran compiled, or in another thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def covered_in(file: TraceFile, files: Iterable[TraceFile]) -> set[int]:
     return {
         call
         for call in modules
-        if all(_records(one, file.text(int(calls.module[call])) or "", file.text(int(calls.type[call])) or "") for one in each)
+        if _sees(file, call)
+        and all(_records(one, file.text(int(calls.module[call])) or "", file.text(int(calls.type[call])) or "") for one in each)
     }
 
 
@@ -43,6 +44,15 @@ def is_covered(body: Body, covered: Both[set[int]]) -> bool:
     """Whether a body, with the modules that were dissolved into it, was recorded whole."""
     both = zip(body.calls, body.dissolved, covered, strict=True)
     return all(call in known and known.issuperset(dissolved) for call, dissolved, known in both)
+
+
+def _sees(file: TraceFile, call: int) -> bool:
+    """Whether operators inside a module call were seen where they were asked for."""
+    detail = int(file.calls.detail[call])
+    if '"operators": false' not in (file.text(detail) or ""):
+        return True
+    said = file.json(detail)
+    return not isinstance(said, dict) or said.get("operators") is not False
 
 
 def _records(file: TraceFile, path: str, type_name: str) -> bool:

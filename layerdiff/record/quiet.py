@@ -1,6 +1,7 @@
 """Computing on a model's tensors without the model, or whoever watches it, noticing.
 
-Gradients, autocast, and the modes that users push (operator counters, default devices) are off inside.
+Gradients, autocast, the transforms of functorch (vmap, grad), and the modes that users push (operator counters, default devices) are
+off inside.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack
 """How many modes see whatever is asked of a tensor, its shape too."""
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _autocast: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
+_transforms: Callable[[], int | None] = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None)
+"""How deep inside transforms of functorch: what is computed there is theirs, of plain tensors too."""
 _gradients = torch.is_grad_enabled
 _NOTHING_TO_DO = contextlib.nullcontext()
 
@@ -28,6 +31,8 @@ def _is_quiet() -> bool:
 
 def quiet() -> AbstractContextManager[Any]:
     """A context in which the recorder may compute."""
+    if _transforms() is not None:
+        return _OutsideTransforms()
     if _is_quiet():
         return _NOTHING_TO_DO
     if not (_any_autocast() or function_modes() or _dispatch_modes()):
@@ -45,6 +50,18 @@ def quiet() -> AbstractContextManager[Any]:
     for device in _autocast_devices():
         stack.enter_context(torch.autocast(device, enabled=False))
     return stack
+
+
+class _OutsideTransforms(contextlib.ExitStack):
+    """What `quiet` does inside a transform."""
+
+    def __enter__(self) -> _OutsideTransforms:
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+        super().__enter__()
+        self.enter_context(temporarily_clear_interpreter_stack())
+        self.enter_context(quiet())
+        return self
 
 
 class _OneModeOff:

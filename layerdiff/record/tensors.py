@@ -17,7 +17,8 @@ from torch import Tensor, nn
 _MAX_NESTING: Final = 4
 ORDINARY: Final = (Tensor, nn.Parameter, nn.Buffer) if hasattr(nn, "Buffer") else (Tensor, nn.Parameter)
 _COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
-_is_functorch = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda tensor: False)
+_functorch: Any = getattr(torch._C, "_functorch", None)
+_is_functorch = getattr(_functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     if is_ordinary(tensor):
         return [Plain(tensor, suffix)]
     if _is_functorch(tensor):
-        return [Plain(tensor, suffix, "inside a functorch transform (vmap, grad): a wrapped tensor has no bytes of its own")]
+        return [_behind_transforms(tensor, suffix)]
     name = type(tensor).__name__
     if name == "FakeTensor" or name == "FunctionalTensor":
         return [Plain(tensor, suffix, f"a {name} has no bytes")]
@@ -100,6 +101,22 @@ def plain(tensor: Tensor, suffix: str = "", depth: int = 0) -> list[Plain]:
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return [Plain(tensor, suffix, f"the subclass {name} hides its bytes")]
     return [Plain(tensor.as_subclass(Tensor), suffix)]
+
+
+def _behind_transforms(tensor: Tensor, suffix: str) -> Plain:
+    """What vmap and grad wrap: all that is mapped over at once, along leading dimensions, the outermost vmap's first."""
+    dims: list[int] = []
+    while _is_functorch(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            dims.append(_functorch.maybe_get_bdim(tensor))
+        elif not _functorch.is_gradtrackingtensor(tensor):
+            return Plain(tensor, suffix, "inside a functorch transform: a wrapped tensor has no bytes of its own")
+        tensor = _functorch.get_unwrapped(tensor)
+    if not is_ordinary(tensor):
+        return Plain(tensor, suffix, "inside a functorch transform, and no ordinary tensor")
+    for depth, dim in enumerate(reversed(dims)):
+        tensor = tensor.movedim(dim + depth, depth)
+    return Plain(tensor, suffix, detail=json.dumps({"mapped": len(dims)}) if dims else None)
 
 
 def _inner(tensor: Any, suffix: str, depth: int) -> list[Plain]:

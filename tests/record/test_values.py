@@ -165,9 +165,30 @@ def test_vmap_and_subclasses_do_not_stop_the_recording(tmp_path: Path, recorded:
         model(torch.ones(3, 4).as_subclass(Marked))
     trace = recorded(tmp_path / "trace.h5")
     assert trace.file.complete
-    assert "functorch" in trace.reason(trace.edges(0)["in[0]"])
+    np.testing.assert_array_equal(np.ones((3, 4)), trace.array(0, "in[0]"))  # all that is mapped over at once
     second = trace.find("", step=1)
     np.testing.assert_array_equal(np.ones((3, 4)), trace.array(second, "in[0]"))
+
+
+@pytest.mark.parametrize("operators", [False, True])
+def test_inside_transforms_values_are_those_of_all_that_is_mapped_over(tmp_path: Path, recorded: Any, operators: bool) -> None:
+    model, x = nn.Linear(4, 2), torch.arange(60.0).reshape(3, 4, 5)
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (row,)).sum()
+
+    each = torch.func.vmap(torch.func.vmap(torch.func.grad(loss), (None, 0)), (None, 2))
+    expected = each(weights, x)
+    with Recorder(tmp_path / "trace.h5", model, operators=operators):
+        actual = each(weights, x)
+    assert all(torch.equal(expected[name], actual[name]) for name in weights)
+    trace = recorded(tmp_path / "trace.h5")
+    assert trace.file.complete
+    call = trace.find("")
+    moved = x.permute(2, 0, 1)  # the outer vmap's first
+    np.testing.assert_array_equal(moved.numpy(), trace.array(call, "in[0]"))
+    np.testing.assert_allclose(model(moved).detach().numpy(), trace.array(call, "out"), rtol=1e-5)
 
 
 @pytest.mark.parametrize("operators", [False, True])

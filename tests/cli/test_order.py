@@ -8,10 +8,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
+from torch import nn
 
+from layerdiff import Recorder
 from layerdiff.arithmetic.orders.order import blocks
 from layerdiff.arithmetic.orders.probe import FoundTree, Probe, save_probe
 from tests.cli.conftest import Run
+from tests.programs import random, seeded
 from tests.summing_runs import MM, PART, TERMS, record
 
 
@@ -131,3 +135,15 @@ def test_a_call_that_was_given_other_numbers_is_not_called_harmless(run: Run) ->
     said = run("order", folder / "reference.h5", folder / "target.h5", "layers.1.mlp/aten.mul.Tensor#0", code=0).stdout
     assert "Each run is right on its own operands; in[0], in[1] differ: what differs came in." in said
     assert "Nothing needs doing" not in said
+
+
+def test_an_order_that_the_results_do_not_tell_is_not_named(run: Run, tmp_path: Path) -> None:
+    model, x = seeded(nn.Linear(64, 16)), random(20, 64)
+    paths = [tmp_path / "r.h5", tmp_path / "t.h5"]
+    for path, dtype in zip(paths, (torch.float32, torch.bfloat16), strict=True):
+        with torch.no_grad(), Recorder(path, model.to(dtype), operators=True):
+            model(x.to(dtype))
+    said = run("order", *paths, "", code=0).stdout
+    assert "too few results tell orders apart" in said
+    assert "in another order" not in said
+    assert "operands; in[0], in[1], in[2] differ: what differs came in." in " ".join(said.split())

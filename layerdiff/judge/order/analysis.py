@@ -112,11 +112,17 @@ def order_of_calls(ours_at: tuple[TraceFile, int], theirs_at: tuple[TraceFile, i
     theirs, their_parts = _analysed(*theirs_at, trees, "target")
     composed = (*our_parts, *their_parts)
     composed += _coverage(ours_at, theirs_at)
-    orders = tuple(one.winners[0].name if one.winners else None for one in (ours, theirs))
+    orders = tuple(_order_of(one) for one in (ours, theirs))
     verdict = min(ours.verdict, theirs.verdict, key=_WORST.index)
     given = _given_apart(ours_at, theirs_at)
     advice = advice_for_pair(ours.verdict, theirs.verdict, (orders[0], orders[1]), given) or theirs.advice or ours.advice
     return OrderReport((ours, theirs), verdict, _together(ours, theirs, orders, given), composed, advice)
+
+
+def _order_of(one: Analysis) -> str | None:
+    """The order in which a side added, where its results tell it from others."""
+    told = any(test.rung in ("5", "6") and test.outcome == "holds" for test in one.tests)
+    return one.winners[0].name if one.winners and (told or one.computed) else None
 
 
 def _given_apart(ours: tuple[TraceFile, int], theirs: tuple[TraceFile, int]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from layerdiff import Comparison, Recorder, compare_traces
 from tests.programs import IDS, Decoder, decoder, kinds, origins, random, seeded
@@ -79,3 +80,76 @@ def test_a_run_whose_operators_are_not_seen_is_judged_by_thresholds(
     faulty = recorded("f.h5", 1e-2, way)
     for reference in (seen, unseen):
         assert [place] == [origin.site for origin in compare_traces(reference, faulty).origins]
+
+
+def trained(path: Path, eps: float = 1e-6, *, again: bool = False, autocast: bool = False, operators: bool = True) -> Path:
+    """Two steps of an optimizer. `again`: the layers keep nothing for the backward pass, and run anew in it."""
+    model = decoder()
+    model.layers[1].input_layernorm.variance_epsilon = eps
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for layer in model.layers if again else ():
+        forward = layer.forward
+        layer.forward = lambda x, mask=None, forward=forward: checkpoint(forward, x, mask, use_reentrant=False)
+    with Recorder(path, model, operators=operators):
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = model(IDS).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize("operators", [False, True])
+def test_what_runs_again_in_the_backward_pass_is_no_step(operators: bool, tmp_path: Path) -> None:
+    plain = trained(tmp_path / "r.h5", operators=operators)
+    same = compare_traces(plain, trained(tmp_path / "t.h5", again=True, operators=operators))
+    assert ([], set()) == (origins(same), kinds(same))
+    faulty = compare_traces(plain, trained(tmp_path / "f.h5", 1e-2, again=True, operators=operators))
+    assert ["layers.1.input_layernorm"] == [origin.site.partition("/")[0] for origin in faulty.origins]
+    assert "steps-differ" not in kinds(faulty)
+
+
+def test_casts_of_weights_that_an_optimizer_writes_to_are_left_out(tmp_path: Path) -> None:
+    plain = trained(tmp_path / "r.h5")
+    assert [] == origins(compare_traces(plain, trained(tmp_path / "t.h5", autocast=True)))
+    faulty = compare_traces(plain, trained(tmp_path / "f.h5", 1e-2, autocast=True))
+    assert ["layers.1.input_layernorm/aten.add.Tensor#0"] == [origin.site for origin in faulty.origins]
+
+
+def offloaded(model: Decoder) -> Decoder:
+    """Every module has its weights only while its forward runs, as accelerate's hooks have it."""
+
+    def wrap(module: nn.Module) -> None:
+        kept, forward = dict(module._parameters), module.forward
+
+        def run(*args: Tensor) -> Tensor:
+            module._parameters.update(kept)
+            result: Tensor = forward(*args)
+            module._parameters.update(away)
+            return result
+
+        away = {name: nn.Parameter(weight.to("meta"), requires_grad=False) for name, weight in kept.items() if weight is not None}
+        module._parameters.update(away)
+        module.forward = run
+
+    for module in list(model.modules()):
+        if module._parameters:
+            wrap(module)
+    return model
+
+
+def other_values(model: Decoder) -> None:
+    model.layers[1].self_attn.v_proj.weight.mul_(1.05)
+
+
+def test_weights_that_are_there_only_while_a_module_runs_have_their_names(tmp_path: Path) -> None:
+    def recorded(name: str, model: Decoder) -> Path:
+        with torch.no_grad(), Recorder(tmp_path / name, model, operators=True):
+            model(IDS)
+        return tmp_path / name
+
+    plain = recorded("r.h5", decoder())
+    assert [] == origins(compare_traces(plain, recorded("t.h5", offloaded(decoder(dtype=torch.bfloat16)))))
+    faulty = compare_traces(plain, recorded("f.h5", offloaded(decoder(other_values, torch.bfloat16))))
+    assert [("layers.1.self_attn.v_proj/aten.mm.default#0", "weight-differs")] == [(one.site, one.cause) for one in faulty.origins]

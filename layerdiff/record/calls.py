@@ -2,7 +2,8 @@
 
 Each thread has its own stack of calls. A root's forward is a step; a module that is called while none
 of its root runs belongs to the step that follows. Calls that the options leave out are on the stack all
-the same, so that steps, occurrences and parents are right.
+the same, so that steps, occurrences and parents are right. A call in the backward pass is none of these: it makes again
+what a checkpointed forward did not keep.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from layerdiff.record.attributes import KnownAttributes
@@ -41,6 +43,14 @@ OTHER_THREAD = "ran in another thread, where operators are not seen: start the R
 CAPTURED = "run while a graph was captured, and replayed unseen: switch graph capture off (vLLM: enforce_eager=True) to record it"
 
 
+_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+def _in_backward() -> bool:
+    """Whether autograd runs a backward pass in this thread."""
+    return _task() != -1
+
+
 class Call:
     """A call that has not ended."""
 
@@ -51,6 +61,7 @@ class Call:
         "exception",
         "frame",
         "hidden",
+        "lacks_weights",
         "module",
         "number",
         "occurrence",
@@ -82,6 +93,7 @@ class Call:
         self.used: list[dict[str, Any]] = []  # what it was given while a collective wrote to it
         self.hidden = False  # run in a way that must not be recorded; its inner calls too
         self.wants_operators = False
+        self.lacks_weights = False  # they are loaded once it runs, and gone after it
 
 
 class _Stacks(threading.local):
@@ -149,8 +161,11 @@ class Calls:
         same_root = enclosing
         if enclosing is not None and enclosing.root is not root:
             same_root = next((call for call in reversed(calls) if call.root is root), None)
-        begins_step = module is root.module and same_root is None
-        if begins_step:
+        again = _in_backward()
+        begins_step = module is root.module and same_root is None and not again
+        if again:
+            call = Call(module, root, site, root.next_step, {})
+        elif begins_step:
             call = Call(module, root, site, root.next_step, root.outside)
             root.next_step += 1
             self._next_step = root.next_step
@@ -167,6 +182,7 @@ class Calls:
         elif is_capturing():
             call.hidden = True
             self._skipped[site.path] = CAPTURED
+        call.hidden = call.hidden or again
         if self._thread is not None and enclosing is None and threading.get_ident() != self._thread:
             self._skipped[site.path] = OTHER_THREAD
         calls.append(call)
@@ -182,6 +198,7 @@ class Calls:
 
     def _record_inputs(self, call: Call, occurrence: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], begins_step: bool) -> None:
         site, root, sink = call.site, call.root, self._sink
+        call.lacks_weights = call.wants_operators and any(one is not None and one.is_meta for one in call.module._parameters.values())
         if self.writing.active:
             self.writing.poll()
         if root.index is None:
@@ -244,6 +261,8 @@ class Calls:
         """How an operand of an operator inside `call` is recorded: as a parameter or buffer where it is one as a whole."""
         if tensor is not None:
             found = self._named.of(tensor)
+            if found is None and call is not None and call.lacks_weights:
+                found = self._named.arrived(call.module, call.site.path, tensor)
             if found is not None:
                 kind, name = found
                 return self._weights.policies[kind], kind if name is not None else ValueKind.ACTIVATION, name

@@ -112,6 +112,18 @@ class NamedStorages:
                 found[address][1].setdefault((tensor.storage_offset(), tensor.shape, tensor.stride()), _qualified(path, name))
         self._storages = {address: one for address, one in known.items() if not one[0].expired()} | found
 
+    def arrived(self, module: nn.Module, path: str, tensor: Tensor) -> tuple[ValueKind, str | None] | None:
+        """The same of what `module` itself holds by now, where it is loaded for each call anew (offloaded models)."""
+        storage = tensor.untyped_storage()
+        for kind, weights in ((ValueKind.PARAMETER, module._parameters), (ValueKind.BUFFER, module._buffers)):
+            for name, weight in weights.items():
+                if weight is None or not is_ordinary(weight) or weight.untyped_storage()._cdata != storage._cdata:
+                    continue
+                place = (weight.storage_offset(), weight.shape, weight.stride())
+                self._storages[storage._cdata] = StorageWeakRef(weight.untyped_storage()), {place: _qualified(path, name)}, kind
+                return self.of(tensor)
+        return None
+
     def of(self, tensor: Tensor) -> tuple[ValueKind, str | None] | None:
         """The kind of the weight in whose storage a tensor lies, and its name where it is all of it."""
         found = self._storages.get(tensor.untyped_storage()._cdata)

@@ -230,6 +230,10 @@ class Recorded:
         """
         return self._weights.of(value)
 
+    def trained(self, value: int) -> tuple[int, Place] | None:
+        """Of a cast of a weight that the run writes to: what it is a cast of, and where the value lies in that; None for all else."""
+        return self._weights.trained(value)
+
     @cached_property
     def _weights(self) -> Weights:
         return Weights(self)

@@ -7,6 +7,7 @@ anything was recorded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -48,23 +49,35 @@ class Weights:
             self._known[value] = self._find(value)
         return self._known[value]
 
+    def trained(self, value: int) -> tuple[int, Place] | None:
+        """What a value is a cast of, and where it lies in that, where that is a weight which the run writes to (an optimizer)."""
+        for source, place in self._behind_casts(value):
+            if source != value and place.memory[0] in self._written:
+                return (source, place) if place.memory[0] in self._named else None
+        return None
+
     def _find(self, value: int) -> Weight | None:
-        run = self._run
-        place = run.place(value)
-        for _ in range(_MOST_CASTS):
+        for _, place in self._behind_casts(value):
             found = self._at(place)
             if found is not None or place.memory[0] in self._written:
                 return found
+        return None
+
+    def _behind_casts(self, value: int) -> Iterator[tuple[int, Place]]:
+        """A value and what it is a cast of, one behind the other, each with where the value lies in it."""
+        run = self._run
+        place = run.place(value)
+        for _ in range(_MOST_CASTS):
+            yield value, place
             cast = self._behind_views(value)
             source = self._cast_from(cast)
             if source is None or not self._declared(cast, source):
-                return None
+                return
             out, given = run.place(cast), run.place(source)
             if (out.shape, out.strides) != (given.shape, given.strides):
-                return None
+                return
             place = replace(place, memory=given.memory, offset=place.offset - out.offset + given.offset, version=given.version)
             value = source
-        return None
 
     def _behind_views(self, value: int) -> int:
         """What a value is a view of, as far as that was recorded."""

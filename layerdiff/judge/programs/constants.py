@@ -205,9 +205,11 @@ class Constants:
 def read_weight(run: Recorded, value: int, contents: Callable[[Recorded, int], Array]) -> Array:
     """What a value holds: of a cast of a weight the weight's own numbers, since casts are left out of programs. Raises CannotReplay."""
     weight = run.weight(value)
-    if weight is None or weight.place == run.place(value) or not run.file.has_bytes(weight.whole):
+    trained = run.trained(value) if weight is None else None
+    whole, place = (weight.whole, weight.place) if weight is not None else trained or (value, run.place(value))
+    if place == run.place(value) or not run.file.has_bytes(whole):
         return contents(run, value)
-    return viewed(run, contents(run, weight.whole), weight.whole, weight.place)
+    return viewed(run, contents(run, whole), whole, place)
 
 
 def viewed(run: Recorded, contents: Array, whole: int, place: Place) -> Array:
@@ -228,13 +230,13 @@ def as_strided(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...], of
 
 
 def whole_constants(run: Recorded) -> dict[str, int]:
-    """The parameters and buffers of a run, by name."""
+    """The parameters and buffers of a run, by name: as they were first, with bytes where it was ever seen with such."""
     columns = run.file.values
     found: dict[str, int] = {}
     for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
         name = run.file.text(int(columns.name[row]))
-        if name is not None:
-            found.setdefault(name, row)
+        if name is not None and (name not in found or run.file.has_bytes(row) > run.file.has_bytes(found[name])):
+            found[name] = row
     return found
 
 

@@ -168,7 +168,7 @@ class Incoming:
         if self.own_choices and known is not None and known.kind == "integer":
             return self._contents(self._runs.reference, value)
         shape = self._runs.reference.file.shape(value)
-        found = self._contents(self._runs.target, partner)
+        found = read_weight(self._runs.target, partner, self._contents)
         contents = self._forms.for_reference(found, shape, lambda: self._contents(self._runs.reference, value))
         dtypes = self._runs.reference.file.dtype_name(value), self._runs.target.file.dtype_name(partner)
         if "bool" in dtypes and dtypes[0] != dtypes[1]:

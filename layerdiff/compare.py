@@ -303,7 +303,7 @@ def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Com
     return replace(judged, origins=tuple(_with_cause(origin, found.get((origin.site, origin.rank))) for origin in judged.origins))
 
 
-_BY_PROFILE: Final = ("dtype-mismatch", "flip", "results-not-compared")
+_BY_PROFILE: Final = ("dtype-mismatch", "weight-coded", "flip", "results-not-compared")
 """Notices that another profile may change; the others need the traces, and stay as they are."""
 _ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
 

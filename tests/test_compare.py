@@ -76,6 +76,13 @@ def test_inputs_are_said_before_any_layer(tmp_path: Path) -> None:
     assert comparison.defect
 
 
+@pytest.mark.parametrize(("shape", "said"), [((2, 1), True), ((2, 5), False), ((1, 30, 4), False), ((2, 1, 4), False)])
+def test_one_token_shows_no_position(shape: tuple[int, ...], said: bool, tmp_path: Path) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32)
+    comparison = compare_traces(model(tmp_path / "r.h5", x=x), model(tmp_path / "t.h5", x=x))
+    assert ({"input-too-short": False} if said else {}) == kinds(comparison)
+
+
 def test_one_rank_of_two_says_which_is_missing(tmp_path: Path) -> None:
     alone = shutil.copytree(Path(__file__).parents[1] / "captures" / "missing_all_reduce", tmp_path / "alone")
     (alone / "target" / "rank00001.h5").unlink()

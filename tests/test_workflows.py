@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from layerdiff import Comparison, Recorder, compare_traces
+from layerdiff.compare import judge_again
 from tests.programs import IDS, Decoder, decoder, kinds, origins, random, seeded
 
 
@@ -153,3 +154,37 @@ def test_weights_that_are_there_only_while_a_module_runs_have_their_names(tmp_pa
     assert [] == origins(compare_traces(plain, recorded("t.h5", offloaded(decoder(dtype=torch.bfloat16)))))
     faulty = compare_traces(plain, recorded("f.h5", offloaded(decoder(other_values, torch.bfloat16))))
     assert [("layers.1.self_attn.v_proj/aten.mm.default#0", "weight-differs")] == [(one.site, one.cause) for one in faulty.origins]
+
+
+class Coded(nn.Module):
+    """A projection whose weight is kept as codes of another dtype, with a scale a row."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype, largest: float, factor: float) -> None:
+        super().__init__()
+        scale = linear.weight.abs().amax(1, keepdim=True) / largest
+        codes = linear.weight / scale
+        self.register_buffer("weight", (codes if dtype.is_floating_point else codes.round()).to(dtype))
+        self.register_buffer("scale", scale * factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scale)
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.int8, 127.0), (torch.float8_e4m3fn, 448.0)])
+def test_codes_are_no_other_weight_and_a_wrong_scale_shows(dtype: torch.dtype, largest: float, tmp_path: Path) -> None:
+    def recorded(name: str, factor: float | None) -> Path:
+        model = decoder()
+        for i, layer in enumerate(model.layers if factor is not None else ()):
+            layer.mlp.up_proj = Coded(layer.mlp.up_proj, dtype, largest, factor if i else 1.0)
+        with torch.no_grad(), Recorder(tmp_path / name, model):
+            model(IDS)
+        return tmp_path / name
+
+    plain, coded = recorded("r.h5", None), recorded("t.h5", 1.0)
+    relaxed = compare_traces(plain, coded, profile="relaxed")
+    assert ([], {"weight-coded"}, False) == (origins(relaxed), kinds(relaxed), relaxed.defect)
+    strict = judge_again(relaxed, profile="strict")
+    assert ([], [("weight-coded", True)]) == (origins(strict), [(notice.kind, notice.defect) for notice in strict.notices])
+    faulty = compare_traces(plain, recorded("f.h5", 1.5), profile="relaxed")
+    assert ["layers.1.mlp.up_proj"] == [origin.site for origin in faulty.origins]
+    assert "and weight is kept in codes" in faulty.origins[0].statement

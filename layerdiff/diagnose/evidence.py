@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from layerdiff.diagnose.whereabouts import whereabouts
 from layerdiff.errors import TraceError
+from layerdiff.judge.coded import coded_roundoff
 from layerdiff.judge.pairs.pairing import rows_of
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
@@ -115,10 +117,18 @@ class Evidence:
         reasons = [self.texts[text] for text in self.sites["statement"][alone].tolist()]
         return [reason for reason in dict.fromkeys(reasons) if reason]
 
+    @cached_property
+    def _codes(self) -> NDArray[np.float64]:
+        """Per pair: whether it is a weight that one run keeps as codes, by their roundoff."""
+        return coded_roundoff(self.pairs, self.texts)
+
     def incoming(self, row: int) -> str:
         """In words: how far inputs and weights of a site agree."""
-        worst, named, compared, other = 0.0, "", 0, []
+        worst, named, compared, other, coded = 0.0, "", 0, [], ""
         for pair in self.pairs_of(row):
+            if self._codes[pair]:
+                coded = f"{self.texts[int(self.pairs['position'][pair])]} is kept in codes"
+                continue
             if self.pairs["role"][pair] == Role.OUTPUT:
                 continue
             if self.pairs["source"][pair] not in (Source.BYTES, Source.STATISTICS):
@@ -136,8 +146,9 @@ class Evidence:
         if not named and other:
             return f"what else comes in agrees, and {', '.join(other)} could not be compared, having other shapes" if worst == 0 else ""
         if not named:
-            return "its inputs and weights agree" if worst == 0 else ""
-        return f"what comes in differs by at most {worst:.2g} ({named})"
+            agree = f"its inputs agree, and {coded}" if coded else "its inputs and weights agree"
+            return agree if worst == 0 else ""
+        return f"what comes in differs by at most {worst:.2g} ({named})" + (f", and {coded}" if coded else "")
 
     def _nonfinite(self, pair: int) -> tuple[str, str]:
         """What the target has where the reference is finite, and in words where, and how far the other elements agree."""

@@ -17,6 +17,7 @@ from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting
 from layerdiff.diagnose.whereabouts import ranges
 from layerdiff.judge.classes import STATISTICS_ROUNDOFF
+from layerdiff.judge.coded import coded_roundoff
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import LEFT_TO_THRESHOLDS, Source, Verdict, of_another_form
 from layerdiff.judge.unfinished import Unfinished
@@ -30,7 +31,7 @@ _DRAWN: Final = "; it began with the same: if a loop drew these tokens from the 
 _LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
 NOTICES_OF_VALUES: Final = (
-    *("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "constant-dtype", "flip"),
+    *("dtype-mismatch", "input-differs", "shape-differs", "weight-differs", "weight-coded", "constant-dtype", "flip"),
     *("generations-part", "results-not-compared", "input-too-short"),
 )
 """The kinds that `notices_of_values` yields, in this order."""
@@ -133,7 +134,7 @@ def notices_of_values(
     if measured:
         yield from _inputs(evidence, packed, parting)
     if unfinished is None:
-        yield from _weights(evidence, explained)
+        yield from _weights(evidence, explained, profile)
         yield from _flips(evidence)
         yield from (Notice("generations-part", str(choice), site=choice.site) for choice in parting.choices)
         yield from _results(evidence)
@@ -316,11 +317,13 @@ def _how_much(evidence: Evidence, pair: int) -> str:
     return f"relative difference {float(pairs['rel_l2'][pair]):.2g}"
 
 
-def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]:
+def _weights(evidence: Evidence, explained: Collection[str], profile: Profile) -> Iterator[Notice]:
     sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
     differing: list[tuple[str, str, int]] = []
     rounded: list[str] = []
     unsure: list[str] = []
+    coded: list[tuple[str, str, int]] = []
+    codes = coded_roundoff(pairs, texts)
     known: set[tuple[str, str]] = set()
     other_form = of_another_form(pairs, texts)
     for pair in np.flatnonzero(pairs["role"] == Role.WEIGHT).tolist():
@@ -330,7 +333,9 @@ def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]
         known.add((site, position))
         if f"{site}.{position}".lstrip(".") in explained:
             continue
-        if other_form[pair] or _differs_beyond_rounding(evidence, pair):
+        if codes[pair] and (other_form[pair] or _differs_beyond_rounding(evidence, pair)):
+            coded.append((site, position, pair))
+        elif other_form[pair] or _differs_beyond_rounding(evidence, pair):
             differing.append((site, position, pair))
         elif not pairs["equal"][pair] and (pairs["source"][pair] == Source.BYTES or pairs["mismatched"][pair] == 0):
             rounded.append(f"{site}.{position}".lstrip("."))
@@ -345,6 +350,17 @@ def _weights(evidence: Evidence, explained: Collection[str]) -> Iterator[Notice]
             f"{f'{site}.{position}'.lstrip('.')} is not the same weight in both runs ({how}){more}",
             site=site,
             defect=True,
+        )
+    if coded:
+        site, position, pair = coded[0]
+        dtypes = [texts[int(pairs[f"{side}_dtype"][pair])] for side in ("reference", "target")]
+        more = f", and {len(coded) - 1} more" if len(coded) > 1 else ""
+        yield Notice(
+            "weight-coded",
+            f"{f'{site}.{position}'.lstrip('.')} is {dtypes[0]} in the reference and {dtypes[1]} in the target{more}: codes, which only"
+            " operators hold against a weight (record --operators)",
+            site=site,
+            defect="quantised" not in profile.allow,
         )
     if rounded:
         yield Notice("constant-dtype", f"{len(rounded)} weights are the reference's rounded to the target's dtype, {rounded[0]} the first")
@@ -394,5 +410,6 @@ def _too_short(evidence: Evidence) -> Iterator[Notice]:
     roots = (sites["parent"][pairs["site"]] < 0) & (pairs["role"] == Role.INPUT)
     shapes = [json.loads(texts[int(text)] or "[]") for text in np.unique(pairs["target_shape"][roots])]
     tokens = [shape for shape in shapes if len(shape) == 2]
-    if tokens and all(shape[1] == 1 for shape in tokens):
+    longer = any(len(shape) == 3 and shape[1] > 1 for shape in shapes)  # frames of a sound, what an encoder made
+    if tokens and not longer and all(shape[1] == 1 for shape in tokens):
         yield Notice("input-too-short", "every input is one token long: faults of position, mask and attention scale cannot show")

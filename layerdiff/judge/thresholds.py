@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.classes import CLASSES, FP32_ROUNDOFF, OTHER, ROTARY, STATISTICS_ROUNDOFF, module_class
+from layerdiff.judge.coded import INT8, coded_roundoff
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.regions import Flags, Incoming, PairNumbers, Reals, Regions, Rows, regions
 from layerdiff.judge.state import made_below, state_coming_in
@@ -25,7 +26,6 @@ from layerdiff.trace.schema import CallKind, Role
 PEAK: Final = 4.0
 """The largest error of one element, over the largest element, may be this many times the relative L2 error."""
 _TF32_ROUNDOFF: Final = 2.0**-11
-_INT8_ROUNDOFF: Final = 2.0**-7
 _ROUNDED: Final = 0.5
 """Rounding changes many numbers by at most this much of the roundoff, in relative L2: rotary frequencies by up to 0.42 of it."""
 _WHOLLY_WRONG: Final = 0.5
@@ -58,6 +58,9 @@ class _Judge:
         self._measured = np.isin(pairs["source"], (Source.BYTES, Source.STATISTICS))
         self._roundoff, self._is_float, self._is_bool = self._dtypes()
         self._l2, self._peak = self._differences()
+        coded = coded_roundoff(pairs, texts) * self._other_weight(np.maximum(self._l2, self._peak / PEAK))
+        self._coded: Reals = coded if "quantised" in profile.allow else np.zeros(len(coded))
+        """Per pair: the roundoff of codes, where they are allowed."""
         self._unpaired: Flags = (sites["reference_call"] < 0) | (sites["target_call"] < 0)
 
     def _dtypes(self) -> tuple[Reals, Flags, Flags]:
@@ -94,6 +97,7 @@ class _Judge:
         apart = np.zeros(self._count, bool)
         apart[self._site[put_apart & (pairs["role"] != Role.WEIGHT)]] = True
         coming = np.where(self._other_weight(difference) | unknown, np.inf, difference)
+        coming[self._coded > 0] = 0.0  # what they may be off is allowed below
         numbers = PairNumbers(self._site, pairs["role"], coming, discrete, nonfinite)
         state = state_coming_in(self._sites, pairs, self._texts, coming, nonfinite)
         region = regions(self._sites, numbers, state, self._unpaired, self._unseen_results(), apart)
@@ -272,9 +276,10 @@ class _Limits:
             return np.zeros(0)
         number = self.class_number[np.maximum(owner, 0)]
         rounding, summing, gain = (np.array([getattr(c, name) for c in CLASSES])[number] for name in ("rounding", "summing", "gain"))
-        local = rounding * np.maximum(roundoff, self._profile_floor(number)) + summing * np.where(
-            roundoff < FP32_ROUNDOFF, roundoff, FP32_ROUNDOFF
-        )
+        coded = np.zeros(self._judge._count)
+        np.maximum.at(coded, self._judge._site, self._judge._coded)
+        floor = np.maximum(self._profile_floor(number), coded[np.maximum(owner, 0)])
+        local = rounding * np.maximum(roundoff, floor) + summing * np.where(roundoff < FP32_ROUNDOFF, roundoff, FP32_ROUNDOFF)
         local, gain = self._users(owner, local, gain)
         with np.errstate(invalid="ignore"):  # an unknown difference times no position
             from_frequencies = np.where((number == CLASSES.index(ROTARY)) & (weights > 0), self._positions() * weights, 0.0)
@@ -283,7 +288,7 @@ class _Limits:
     def _profile_floor(self, number: Rows) -> Reals:
         """The roundoff that the profile tolerates in modules that multiply matrices."""
         allow = self._judge._profile.allow
-        floor = _INT8_ROUNDOFF if "quantised" in allow else _TF32_ROUNDOFF if "tf32" in allow else 0.0
+        floor = INT8 if "quantised" in allow else _TF32_ROUNDOFF if "tf32" in allow else 0.0
         multiplies = np.array([c.name in ("linear", "attention", "other") for c in CLASSES])
         return np.where(multiplies[number], floor, 0.0)
 

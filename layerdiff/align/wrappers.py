@@ -1,8 +1,9 @@
-"""Wrappers: modules that only hold the model (compiled, checkpointed, sharded, data-parallel), stripped from sites.
+"""Wrappers: modules that only hold the model (compiled, checkpointed, sharded, data-parallel, with adapters), stripped from sites.
 
 `_orig_mod` and its like are reserved names and always wrappers. `module` is also a name that people
 give to submodules, so it is a wrapper only where the class of its holder says so, or where the other
-run has the same module without it.
+run has the same module without it. `base_model` is the model that adapters were put into (peft), or holds it; that
+one run has adapters, and the other none, is when it is stripped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from layerdiff.sides import Both
 
 RESERVED: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 MODULE: Final = "module"
-WRAPPERS: Final = (*sorted(RESERVED), MODULE)
+ADAPTED: Final = "base_model"
+WRAPPERS: Final = (*sorted(RESERVED), MODULE, ADAPTED)
 _HOLDERS: Final = frozenset(
     {
         *("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"),
@@ -38,6 +40,13 @@ def stripped_paths(types: Both[Mapping[str, str | None]]) -> Both[dict[str, str]
         types: class name by module path as recorded; '' is the root.
     """
     unreserved = types.map(lambda side: {path: _without_reserved(path) for path in side})
+    adapted = types.map(lambda side: (side.get("") or "").startswith("Peft"))
+    if adapted.reference != adapted.target:
+        ours, theirs = (set(side.values()) for side in unreserved)
+        reference, target = unreserved
+        unreserved = (
+            Both(_without_adapter(reference, theirs), target) if adapted.reference else Both(reference, _without_adapter(target, ours))
+        )
     if not any("module" in name and MODULE in name.split(".") for side in unreserved for name in side.values()):
         return unreserved
     inner: list[dict[str, str | None]] = []
@@ -56,6 +65,18 @@ def _without_reserved(path: str) -> str:
         return path
     parts = path.split(".")
     return path if RESERVED.isdisjoint(parts) else ".".join(part for part in parts if part not in RESERVED)
+
+
+def _without_adapter(names: dict[str, str], other: set[str]) -> dict[str, str]:
+    """Without what leads to the model that adapters were put into: of the two ways there are, that which meets more of `other`."""
+
+    def without(name: str, prefix: str) -> str:
+        if f"{prefix}.".startswith(f"{name}."):
+            return ""
+        return name.removeprefix(f"{prefix}.")
+
+    found = [{path: without(name, prefix) for path, name in names.items()} for prefix in (f"{ADAPTED}.model", ADAPTED)]
+    return max(found, key=lambda each: len(other.intersection(each.values())))
 
 
 def _without_module(types: Both[dict[str, str | None]]) -> Both[dict[str, str]]:

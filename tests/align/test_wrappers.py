@@ -85,3 +85,21 @@ def test_what_stands_beside_a_wrapped_module_is_kept() -> None:
 def test_a_module_that_calls_itself_is_no_wrapper() -> None:
     lines = ("- : M", "  a : A", "    a : A")
     assert [(0, 0), (1, 1), (2, 2)] == pairs(align(calls(*lines), calls(*lines)))
+
+
+@pytest.mark.parametrize("prefix", ["base_model.model", "base_model"])
+def test_the_model_that_adapters_were_put_into_is_the_model(prefix: str) -> None:
+    """LoRA lies around the model, a learnt prompt does not; either is a child of what peft returns."""
+    adapted = calls(
+        "- : PeftModelForCausalLM", f"  {prefix} : Model", f"    {prefix}.model.a : Block", f"      {prefix}.model.a.lora_A.x : Linear"
+    )
+    plain = calls("- : Model", "  model.a : Block")
+    found = align(plain, adapted)
+    assert ["", "", "model.a", "model.a.lora_A.x"] == list(found.sites.target)
+    assert [(0, 1), (1, 2)] == pairs(found)[:2]
+    assert [(1, 0), (2, 1)] == pairs(align(adapted, plain))[:2]
+
+
+def test_where_both_runs_have_adapters_nothing_is_stripped() -> None:
+    adapted = calls("- : PeftModel", "  base_model.model : Model", "    base_model.model.a : Block")
+    assert ["", "base_model.model", "base_model.model.a"] == list(align(adapted, adapted).sites.target)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from layerdiff.align.forms import Shape, same_form
+from layerdiff.sides import Both
+
 Position = tuple[int, str]
 """(role, position): an input, an output or a weight, and where it stood."""
 _NAMED = "in."
 
 
-def pair_positions(reference: Sequence[Position], target: Sequence[Position]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+def pair_positions(
+    reference: Sequence[Position], target: Sequence[Position], shapes: Both[Sequence[Shape]] | None = None
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
-    left of its role on each side; never a mask with what is none by its name.
+    left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name.
     """
     where: dict[Position, list[int]] = {}
     for i, position in enumerate(reference):
@@ -28,6 +33,16 @@ def pair_positions(reference: Sequence[Position], target: Sequence[Position]) ->
             target_left.append(j)
     paired = {i for i, _ in pairs}
     reference_left = [i for i in range(len(reference)) if i not in paired]
+    for i in list(reference_left) if shapes is not None else ():
+        assert shapes is not None
+        role, name = reference[i]
+        like = [j for j in target_left if _by_name_and_place(name, target[j][1]) and same_form(shapes.reference[i], shapes.target[j])]
+        if len(like) == 1 and role == target[like[0]][0]:
+            others = [k for k in reference_left if reference[k][0] == role and same_form(shapes.reference[k], shapes.target[like[0]])]
+            if others == [i]:
+                pairs.append((i, like[0]))
+                reference_left.remove(i)
+                target_left.remove(like[0])
     for role in sorted({reference[i][0] for i in reference_left}):
         ours = [i for i in reference_left if reference[i][0] == role]
         theirs = [j for j in target_left if target[j][0] == role]
@@ -41,3 +56,8 @@ def pair_positions(reference: Sequence[Position], target: Sequence[Position]) ->
 def _is_mask_alone(one: str, other: str) -> bool:
     """Whether one of two values that are handed over by name is a mask, and the other is not."""
     return all(name.startswith(_NAMED) for name in (one, other)) and one.endswith("mask") != other.endswith("mask")
+
+
+def _by_name_and_place(one: str, other: str) -> bool:
+    """Whether of two positions of inputs one says a name, and the other a place: `in.x` and `in[0]`."""
+    return {one[:3], other[:3]} == {_NAMED, "in["}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.alignment import Alignment, Calls
+from layerdiff.align.forms import Shape
 from layerdiff.align.positions import pair_positions
 from layerdiff.judge.tables import BY_THRESHOLDS, PAIRS, SITES, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
@@ -219,6 +220,7 @@ class Edges:
 
     def __init__(self, file: TraceFile, texts: Texts) -> None:
         order = file.edge_order
+        self.shape = file.shape
         self.start = file.edge_start
         self.role = file.edges.role[order]
         self.position = interned(texts, file, file.edges.position[order])
@@ -271,7 +273,11 @@ def add_values(tables: Tables, edges: Both[Edges], row: int, reference: int, tar
         return None
     texts = tables.texts
     keys = Both(ours, theirs).map(lambda side: [(role, texts[text] or "") for role, text in zip(*side[:2], strict=True)])
-    paired, reference_left, target_left = pair_positions(keys.reference, keys.target)
+    shapes: Both[Sequence[Shape]] = Both(
+        [edges.reference.shape(value) for value in ours[2]],
+        [edges.target.shape(value) for value in theirs[2]],
+    )
+    paired, reference_left, target_left = pair_positions(keys.reference, keys.target, shapes)
     for i, j in paired:
         tables.add_pair(row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j])
     left = [f"{keys.reference[i][1]} only in the reference" for i in reference_left]

@@ -1,0 +1,38 @@
+"""Values of two calls side by side: by role and position, and what one run hands over by name, the other by place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from layerdiff.align.forms import Shape
+from layerdiff.align.positions import Position, pair_positions
+from layerdiff.sides import Both
+
+NAMED: list[Position] = [(0, "in.hidden_states"), (0, "in.cos"), (0, "in.sin"), (1, "out")]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "found"),
+    [
+        ([(34, 64), (17, 8), (17, 8), (34, 64)], [(3, 3), (0, 0)]),  # two of one form: which is which is not known
+        ([(2, 17, 64), (1, 17, 16), (17, 8), (2, 17, 64)], [(3, 3), (0, 0), (1, 1), (2, 2)]),
+        ([(5, 64), (17, 8), (17, 8), (2, 17, 64)], [(3, 3)]),
+    ],
+)
+def test_what_is_handed_over_by_place_is_known_by_its_form(shapes: list[Shape], found: list[tuple[int, int]]) -> None:
+    ours: list[Shape] = [(2, 17, 64), (1, 17, 16), (1, 17, 8), (2, 17, 64)]
+    if shapes[1] == (17, 8):
+        ours[1] = (1, 17, 8)
+    placed: list[Position] = [(0, "in[0]"), (0, "in[1]"), (0, "in[2]"), (1, "out")]
+    both: Both[Sequence[Shape]] = Both(ours, shapes)
+    assert found == pair_positions(NAMED, placed, both)[0]
+
+
+def test_other_names_are_other_values() -> None:
+    named: list[Position] = [(0, "in.query"), (0, "in.key"), (1, "out")]
+    other: list[Position] = [(0, "in.key_states"), (0, "in.mask"), (1, "out")]
+    shapes: list[Shape] = [(2, 8), (3, 8), (2, 8)]
+    both: Both[Sequence[Shape]] = Both(shapes, shapes)
+    assert ([(2, 2)], [0, 1], [0, 1]) == pair_positions(named, other, both)

@@ -7,7 +7,7 @@ that keeps its values coarser than that would excuse itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from layerdiff.replay.recorded import Recorded
 from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
+_QUANTISED: Final = ("quant", "int8", "int4")
+_STEPS: Final = 127
+"""From 0 to the largest number of a tensor that is kept in 8 bits, or, of activations on x86, in 7 with a zero point."""
 
 
 def find_precision(
@@ -72,6 +75,9 @@ def find_precision(
             worst, worst_cut = ratio, ((r, t), position)
     allowed = COARSE_RATIO if coarse else RATIO
     if worst <= allowed or worst_cut is None:
+        return
+    if worst_cut in hidden:
+        said.findings.append(_unseen(setting, programs, theirs, ours, worst, worst_cut))
         return
     if not coarse:
         said.findings.append(_arithmetic(setting, programs, theirs, worst, worst_cut, kept))
@@ -170,6 +176,44 @@ def _arithmetic(setting: Setting, programs: Programs, theirs: Ran, worst: float,
         return Local(calls, "out", Verdict.PRECISION, statement, worst, RATIO, BEYOND, "lower-precision", "accumulator", evidence)
     statement = f"lies {ratio:.3g} times further from what its program says than its rounding explains"
     return Local(calls, "out", Verdict.UNEXPLAINED, statement, worst, RATIO, BEYOND, evidence=evidence)
+
+
+def _unseen(setting: Setting, programs: Programs, theirs: Ran, ours: Ran, worst: float, cut: Cut) -> Local:
+    """A recorded value lies off the reference's program behind a call that cannot be run: a kernel of 8 bits may be as far off as these."""
+    (r, _), position = cut
+    inside = cone(programs, "target", cut)
+    call = next((call for call, _ in theirs.opaque if call in inside), -1)
+    if call < 0:
+        return _arithmetic(setting, programs, theirs, worst, cut, frozenset())
+    name = setting.runs.target.operation(call).name
+    recorded, exact = _recorded_cut(setting, programs.body, cut[0], position), ours.cuts[r, position]
+    assert recorded is not None
+    beside = programs.body.forms.beside(exact, recorded) or (exact, recorded)
+    with np.errstate(invalid="ignore"):
+        off = Size.of(beside[1] - beside[0]).rms / max(Size.of(beside[0]).rms, np.finfo(np.float64).tiny)
+    calls = {t: r for r, t in programs.aligned.items()}.get(call, -1), call
+    allowed = COARSE_RATIO * _rounded_to_eight_bits(setting, call, cone(programs, "reference", cut))
+    if off <= allowed and any(word in name for word in _QUANTISED):
+        statement = f"{name} rounds what it is given: off by {off:.2g} of what the reference makes, as 8 bits are (it cannot be run again)"
+        return Local(calls, "out", Verdict.PRECISION, statement, off, allowed, BEYOND, "quantised-kernel", "quantised")
+    statement = f"{worst:.3g} times the error that the reference's way makes, and {name} cannot be run again: why is not known"
+    return Local(calls, "out", Verdict.UNEXPLAINED, statement, worst, RATIO, BEYOND)
+
+
+def _rounded_to_eight_bits(setting: Setting, call: int, ours: Iterable[int]) -> float:
+    """How far off a product is, in its rms, where what `call` is given and the reference's weights are rounded to even steps."""
+    reference, target = setting.runs
+    given = [(target, value) for value in target.operation(call).inputs.values()]
+    inputs = {value for one in ours for value in reference.operation(one).inputs.values()}
+    given += [
+        (reference, value) for value in sorted(inputs) if reference.weight(value) is not None and len(reference.file.shape(value)) > 1
+    ]
+    off = 0.0
+    for run, value in given:
+        if _unit(run.file.dtype_name(value)) is not None and run.file.has_bytes(value):
+            size = Size.of(setting.contents(run, value))
+            off += (2 * size.largest / _STEPS) ** 2 / 12 / max(size.rms**2, np.finfo(np.float64).tiny)
+    return float(np.sqrt(off))
 
 
 def _maker(programs: Programs, cut: Cut) -> tuple[int, int]:

@@ -78,6 +78,8 @@ def test_a_run_whose_operators_are_not_seen_is_judged_by_thresholds(
     seen, unseen = recorded("r.h5", 1e-6, lambda model: lambda: model(IDS)), recorded("t.h5", 1e-6, way)
     clean = compare_traces(seen, unseen)
     assert ([], {"recording-skipped"}) == (origins(clean), kinds(clean))
+    inside = [call.reason for call in clean.alignment.reference_only if call.site == "layers.0.mlp"]
+    assert ["it runs compiled in the target, inside layers.0"] * (way is compiled) == inside
     faulty = recorded("f.h5", 1e-2, way)
     for reference in (seen, unseen):
         assert [place] == [origin.site for origin in compare_traces(reference, faulty).origins]
@@ -188,3 +190,25 @@ def test_codes_are_no_other_weight_and_a_wrong_scale_shows(dtype: torch.dtype, l
     faulty = compare_traces(plain, recorded("f.h5", 1.5), profile="relaxed")
     assert ["layers.1.mlp.up_proj"] == [origin.site for origin in faulty.origins]
     assert "and weight is kept in codes" in faulty.origins[0].statement
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_kernel_of_eight_bits_is_precision_as_long_as_eight_bits_explain_it(tmp_path: Path) -> None:
+    def recorded(name: str, change: Callable[[Decoder], object] | None, *, quantise: bool = True) -> Path:
+        model: nn.Module = decoder(change)
+        if quantise:
+            model = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        with torch.no_grad(), Recorder(tmp_path / name, model, operators=True):
+            model(IDS)
+        return tmp_path / name
+
+    def greater(model: Decoder) -> None:
+        model.layers[1].mlp.up_proj.weight.mul_(1.2)
+
+    plain = recorded("r.h5", None, quantise=False)
+    relaxed = compare_traces(plain, recorded("t.h5", None), profile="relaxed")
+    assert ({("precision", "quantised-kernel")}, False) == ({each[1:] for each in origins(relaxed)}, relaxed.defect)
+    assert judge_again(relaxed, profile="strict").defect
+    faulty = compare_traces(plain, recorded("f.h5", greater), profile="relaxed")
+    wrong = [site for site, verdict, _ in origins(faulty) if verdict == "unexplained"]
+    assert ["layers.1.mlp.up_proj/quantized.linear_dynamic.default#0"] == wrong

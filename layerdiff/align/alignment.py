@@ -36,6 +36,8 @@ class Calls:
     """For a call of an operator: its name and the shapes of its results; '' for all others. May be left out."""
     words: Sequence[str] = ()
     """For a call of a module that runs several times in a step: the words among its arguments; '' for all others. May be left out."""
+    closed: frozenset[str] = frozenset()
+    """Modules of which nothing was recorded but that they ran: compiled ones."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ class _Side:
         if what == 2:
             path = site.rpartition("/")[0]
             return f"its module {path or '(the root)'} has no partner in the {other}"
+        closed = next((path for path in sorted(self._other.calls.closed) if not path or site.startswith((f"{path}.", f"{path}/"))), None)
+        if closed is not None:
+            return f"it runs compiled in the {other}, inside {closed or '(the root)'}"
         if what == 0 and number not in self._other_numbers():
             return f"the {other} never runs {self._highest_missing(site) or '(the root)'}"
         ours, theirs = (counts.get((number, slot), 0) for counts in self._both_counts())

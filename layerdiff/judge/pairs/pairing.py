@@ -103,8 +103,8 @@ def calls_of(file: TraceFile) -> Calls:
     joined = file.roots if isinstance(file, Joined) else {}
     for call in np.flatnonzero(is_root).tolist():
         inputs[call] = joined[call].inputs if call in joined else input_shapes(file, call)
-    signatures, words = _signatures(file), _words(file)
-    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, signatures, words)
+    told = _signatures(file), _words(file), _closed(file)
+    return Calls(sites, calls.kind, types, calls.parent, calls.root, calls.step, calls.occurrence, inputs, *told)
 
 
 def _words(file: TraceFile) -> list[str]:
@@ -124,6 +124,12 @@ def _words_in(detail: Any) -> str:
     args, kwargs = (arguments.get("args"), arguments.get("kwargs")) if isinstance(arguments, dict) else (None, None)
     given = [*(args if isinstance(args, list) else []), *(kwargs.values() if isinstance(kwargs, dict) else [])]
     return " ".join(sorted(one for one in given if isinstance(one, str)))
+
+
+def _closed(file: TraceFile) -> frozenset[str]:
+    skipped = file.meta.get("skipped")
+    reasons = skipped if isinstance(skipped, dict) else {}
+    return frozenset(path for path, reason in reasons.items() if str(reason).startswith("compiled"))
 
 
 def _signatures(file: TraceFile) -> list[str]:

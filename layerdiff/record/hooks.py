@@ -147,15 +147,26 @@ class ModuleHooks:
             with self._lock:
                 self._calls.drop_abandoned(frame)
                 if self._calls.enclosing is not None:
+                    if is_compiled(self._calls.enclosing.module):
+                        return
                     enclosing = self._calls.enclosing.site.path
                     self._skipped[f"{enclosing or '(root)'} > {type(module).__name__}"] = UNREGISTERED
                     return
                 root = self._add_root(module)
+                if is_compiled_in_place(module):  # of this call its stand-in does not see the end
+                    self._see_end(module)
                 if module in self._handles:  # its own hooks come into force with its next call
                     kwargs = frame.f_locals.get("kwargs")
                     self._calls.enter(root, root.sites[module], module, args, kwargs if isinstance(kwargs, dict) else {}, frame)
         except Exception as error:
             self._fail(error)
+
+    def _see_end(self, module: nn.Module) -> None:
+        def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            handle.remove()
+            self.after(module, args, kwargs, result)
+
+        handle = module.register_forward_hook(after, with_kwargs=True, always_call=True)
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module is about to run."""

@@ -119,6 +119,17 @@ def test_a_compiled_caller_of_an_unnamed_model_has_no_calls(tmp_path: Path, reco
     assert "a trace without calls" in capsys.readouterr().err
 
 
+def test_an_unnamed_model_that_was_compiled_in_place_returns_where_operators_are_recorded(tmp_path: Path, recorded: Any) -> None:
+    model, x = make(""), torch.ones(2, 4)
+    model.compile(backend="eager")
+    with torch.no_grad(), Recorder(tmp_path / "trace.h5", operators=True):
+        result = [model(x), model(x)]
+    trace = recorded(tmp_path / "trace.h5")
+    calls = [trace.find("", step=step) for step in range(2)]
+    assert all((result[step].numpy() == trace.array(call, "out")).all() for step, call in enumerate(calls))
+    assert not any("no submodule" in reason for reason in trace.meta["skipped"].values())
+
+
 def test_operators_of_a_compiled_caller_are_those_of_the_model_and_that_is_said(tmp_path: Path, recorded: Any) -> None:
     model = make("")
     call = torch.compile(lambda x: model(x), backend="eager")

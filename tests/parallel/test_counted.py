@@ -58,11 +58,8 @@ def test_an_expert_that_is_cut_is_placed_on_the_ranks_that_hold_it(numbers: str,
 
 
 LAYOUTS = {
-    "cut, on stages": (Counted(cuts=2), Counted(stages=2, cuts=2)),
-    "cut otherwise, on stages": (Counted(cuts=4, norms="ones"), Counted(stages=2, cuts=2, norms="ones")),
     "on stages, cut": (Counted(stages=2, cuts=2), Counted(cuts=4)),
     "cut, shared out": (Counted(cuts=2, norms="ones"), Counted(shares=2, cuts=2, norms="ones")),
-    "cut, in fewer parts": (Counted(cuts=4), Counted(cuts=2)),
 }
 
 

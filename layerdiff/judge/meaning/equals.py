@@ -64,7 +64,8 @@ class Equals:
     ) -> None:
         self._values, self._limit, self._tokens = [form for value in values for form in _forms(value)], limit, tokens
         self._either_sign, self._pieces = either_sign, pieces
-        self._known_pieces: dict[int, dict[int, list[_Signature]]] = {}
+        self._piece_values: dict[int, dict[int, list[Array]]] = {}
+        self._known_pieces: dict[tuple[int, int], list[_Signature]] = {}
         self._signed: dict[int, tuple[Array, _Signature]] = {}
         self._known: dict[int, list[_Signature]] = {}
         for made in self._values:
@@ -98,11 +99,14 @@ class Equals:
         """Whether a value is what the step of that number may have of one of them."""
         if self._pieces is None or not value.size:
             return False
-        if piece not in self._known_pieces:
-            known = self._known_pieces[piece] = {}
+        if piece not in self._piece_values:
+            by_size = self._piece_values[piece] = {}
             for one in (part for whole in self._values for part in self._pieces.pieces(whole, piece)):
-                known.setdefault(one.size, []).append(_signature(one, self._tokens))
-        return self._index(_signature(value, self._tokens), self._known_pieces[piece].get(value.size, ())) is not None
+                by_size.setdefault(one.size, []).append(one)
+        key = piece, value.size
+        if key not in self._known_pieces:
+            self._known_pieces[key] = [_signature(one, self._tokens) for one in self._piece_values[piece].get(value.size, ())]
+        return self._index(_signature(value, self._tokens), self._known_pieces[key]) is not None
 
     def _index(self, one: _Signature, others: Iterable[_Signature], after: int = -1) -> int | None:
         """Which of the others a value is, the first after one of them."""

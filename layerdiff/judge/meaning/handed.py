@@ -117,8 +117,8 @@ def _in_place_of_what_came(programs: Programs, reference: int | None, target: in
     if made is not None:
         return f"what {shown(programs.runs.target, made)} makes in place of {usual.words}"
     came = _crossed(programs, "target", target)
-    if came is None:
-        return f"a value that came in in place of {usual.words}"
+    if came is None:  # of steps that are one it may be a part of what crossed
+        return None if any(programs.together) else f"a value that came in in place of {usual.words}"
     if came.source != usual.source:
         return f"{came.words} in place of {usual.words}"
     return None if came.whole and usual.whole else f"another view of {usual.words}"

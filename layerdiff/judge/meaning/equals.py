@@ -29,6 +29,8 @@ _WAYS = 6
 """Ways to tell axes of one size apart that are tried."""
 _REMEMBERED = 1 << 24
 """Random numbers that are remembered, 128 MB; more are drawn again."""
+_MOST_OF_STEPS = 1 << 15
+"""What a step may have of values, of which it is looked for: beyond that less is told."""
 _MOST_PARTS = 64
 """Into so many parts a value is taken apart, at most."""
 
@@ -101,7 +103,8 @@ class Equals:
             return False
         if piece not in self._piece_values:
             by_size = self._piece_values[piece] = {}
-            for one in (part for whole in self._values for part in self._pieces.pieces(whole, piece)):
+            every = (part for whole in self._values for part in self._pieces.pieces(whole, piece))
+            for one in islice(every, _MOST_OF_STEPS):
                 by_size.setdefault(one.size, []).append(one)
         key = piece, value.size
         if key not in self._known_pieces:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from captures.llama import HEADS, MLP, VOCABULARY, RMSNorm, Rotary, rotate
 from layerdiff import Recorder
 from layerdiff.compare import compare_traces
+from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
 
 HIDDEN, LAYERS = 32, 2
@@ -150,3 +151,31 @@ def compared(
     change(model := chunked(last=last).to(dtype))
     record(folder / "t.h5", model, ids, theirs, operators=operators, size=size)
     return compare_traces(folder / "r.h5", folder / "t.h5")
+
+
+class Pooled(nn.Module):
+    """Hands on a mean over tokens beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed_tokens, self.pool, self.proj = nn.Embedding(97, 16), nn.Module(), nn.Linear(16, 16)
+        self.pool.forward = lambda x: x.mean(1, keepdim=True)  # type: ignore[method-assign]
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed_tokens(input_ids)
+        self.pool(x)
+        return self.proj(x)  # type: ignore[no-any-return]
+
+
+def assert_mean_is_not_compared(folder: Path, ours: Sequence[Tensor], theirs: Sequence[Tensor], *, operators: bool) -> None:
+    """Tokens in pieces of two kinds are no fault, and means over pieces are none of each other's."""
+    for name, pieces in (("r.h5", ours), ("t.h5", theirs)):
+        with torch.no_grad(), Recorder(folder / name, model := Pooled(), operators=operators):
+            for piece in pieces:
+                model(piece)
+    comparison = compare_traces(folder / "r.h5", folder / "t.h5")
+    assert not comparison.defect and not comparison.origins
+    if not operators:
+        row = next(row for row, site in enumerate(comparison.sites["site"].tolist()) if comparison.texts[site] == "pool")
+        assert Verdict.NOT_COMPARABLE == comparison.sites["verdict"][row]

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from captures.llama import small_llama, tokens
 from layerdiff import Recorder, compare_traces
 from layerdiff.cli.exits import OK, code_of
-from layerdiff.judge.tables import Verdict
 from layerdiff.measure.full import full
 from layerdiff.rows.tensor.pair import open_tensor
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import CallKind, Role
+from tests.chunked import assert_mean_is_not_compared
 from tests.engine import HIDDEN, LAYERS, Engine, Sampling, serve
 
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -184,30 +184,7 @@ def test_requests_that_go_on_with_other_tokens_are_compared_until_then(tmp_path:
     assert comparison.defect
 
 
-class Pooled(nn.Module):
-    """Hands on a mean over the tokens of each request beside them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed_tokens, self.pool, self.proj = nn.Embedding(97, 16), nn.Module(), nn.Linear(16, 16)
-        self.pool.forward = lambda x: x.mean(1)  # type: ignore[method-assign]
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        x = self.embed_tokens(input_ids)
-        self.pool(x)
-        return self.proj(x)  # type: ignore[no-any-return]
-
-
 @OPERATORS
 def test_a_mean_over_the_tokens_of_a_piece_is_that_of_no_request(tmp_path: Path, operators: bool) -> None:
     ids = tokens(batch=3, length=12)
-    for name, pieces in (("r.h5", [ids]), ("t.h5", [ids[:1, :5], ids[1:], ids[:1, 5:]])):
-        with torch.no_grad(), Recorder(tmp_path / name, model := Pooled(), operators=operators):
-            for piece in pieces:
-                model(piece)
-    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
-    assert not comparison.defect and not comparison.origins
-    if not operators:
-        row = next(row for row, site in enumerate(comparison.sites["site"].tolist()) if comparison.texts[site] == "pool")
-        assert Verdict.NOT_COMPARABLE == comparison.sites["verdict"][row]
+    assert_mean_is_not_compared(tmp_path, [ids], [ids[:1, :5], ids[1:], ids[:1, 5:]], operators=operators)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from layerdiff import Recorder
 from layerdiff.cli.exits import OK, UNUSABLE, code_of
 from layerdiff.compare import compare_traces, with_further_runs
 from layerdiff.errors import ComparisonError, TraceError
@@ -21,7 +20,7 @@ from layerdiff.rows.tensor.pair import open_tensor
 from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.trace.schema import CallKind, Role
-from tests.chunked import HIDDEN, Chunked, chunked, compared, prompt, record
+from tests.chunked import HIDDEN, Chunked, assert_mean_is_not_compared, chunked, compared, prompt, record
 
 FP32, BF16 = torch.float32, torch.bfloat16
 OPERATORS = pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
@@ -145,34 +144,10 @@ def test_a_fault_behind_the_last_token_is_found(tmp_path: Path, operators: bool)
     assert [Verdict.NOT_COMPARABLE] != [Verdict(int(comparison.sites["verdict"][row])) for row in rows]
 
 
-class Pooled(nn.Module):
-    """Hands on a mean over tokens beside them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed_tokens, self.pool = nn.Embedding(97, 16), nn.Module()
-        self.pool.forward = lambda x: x.mean(1, keepdim=True)  # type: ignore[method-assign]
-        self.proj = nn.Linear(16, 16)
-
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed_tokens(input_ids)
-        self.pool(x)
-        return self.proj(x)  # type: ignore[no-any-return]
-
-
 @OPERATORS
 def test_a_mean_over_the_tokens_of_a_chunk_is_that_of_no_other(tmp_path: Path, operators: bool) -> None:
     ids = prompt(12)
-    for name, pieces in (("r.h5", [ids]), ("t.h5", [ids[:, :4], ids[:, 4:]])):
-        with torch.no_grad(), Recorder(tmp_path / name, model := Pooled(), operators=operators):
-            for piece in pieces:
-                model(piece)
-    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
-    assert not comparison.defect and not comparison.origins
-    if not operators:
-        row = next(row for row, site in enumerate(comparison.sites["site"].tolist()) if comparison.texts[site] == "pool")
-        assert Verdict.NOT_COMPARABLE == comparison.sites["verdict"][row]
+    assert_mean_is_not_compared(tmp_path, [ids], [ids[:, :4], ids[:, 4:]], operators=operators)
 
 
 def test_other_tokens_are_no_chunks(tmp_path: Path) -> None:

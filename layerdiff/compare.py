@@ -45,8 +45,8 @@ from layerdiff.judge.baseline import worst_output
 from layerdiff.judge.exact import apply_exact, can_judge_exactly, judge_exactly
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.aligned import align_traces, file_pairs, is_ranked
+from layerdiff.judge.pairs.as_one import as_compared
 from layerdiff.judge.pairs.filling import filled_weights, fillings_of
-from layerdiff.judge.pairs.in_chunks import as_compared
 from layerdiff.judge.pairs.measuring import fill, total_bytes
 from layerdiff.judge.pairs.measuring_ranks import fill_ranks, placed_columns, total_bytes_of_ranks
 from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps

@@ -34,14 +34,14 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     def __init__(self, attention: nn.Module, fault: str) -> None:
         super().__init__()
-        self.heads, self.fault = attention.heads, fault
+        self.heads, self.head, self.fault = attention.heads, HIDDEN // attention.heads, fault
         weights = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
         self.qkv_proj = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False)
         self.qkv_proj.weight = nn.Parameter(torch.cat(weights).detach())
         self.o_proj = attention.o_proj
 
     def forward(self, x: Tensor, cos_sin: Tensor, cache: Tensor, slots: Tensor, tables: list[Tensor], pieces: Pieces) -> Tensor:
-        head = HIDDEN // self.heads
+        head = self.head
         q, k, v = (part.view(-1, self.heads, head) for part in self.qkv_proj(x).chunk(3, -1))
         if self.fault == "split":
             k, v = v, k
@@ -61,7 +61,7 @@ class Attention(nn.Module):
             probabilities = scores.masked_fill(later, float("-inf")).softmax(-1, dtype=torch.float32).to(x.dtype)
             out[begin:end] = torch.einsum("hqk,khd->qhd", probabilities, values)
             begin = end
-        return self.o_proj(out.reshape(-1, HIDDEN))  # type: ignore[no-any-return]
+        return self.o_proj(out.flatten(1))  # type: ignore[no-any-return]
 
     @staticmethod
     def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -141,7 +141,8 @@ def serve(engine: Engine, requests: Sequence[Tensor], steps: Sequence[Sequence[t
     for request in requests:
         table, free = free[: -(-len(request) // BLOCK)], free[-(-len(request) // BLOCK) :]
         tables.append(table)
-    left = torch.randn(LAYERS, 2, BLOCKS, BLOCK, HIDDEN // engine.head, engine.head, generator=torch.Generator().manual_seed(5))
+    heads = engine.layers[0].self_attn.heads
+    left = torch.randn(LAYERS, 2, BLOCKS, BLOCK, heads, engine.head, generator=torch.Generator().manual_seed(5))
     caches = list(left.to(engine.lm_head.weight.dtype))  # what others left there
     seen = [0] * len(requests)
     for step in steps or [[(number, len(request)) for number, request in enumerate(requests)]]:

@@ -99,7 +99,7 @@ def _analysed(
 ) -> OrderReport:
     from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order.analysis import order_of_pair, order_of_trace
-    from layerdiff.judge.pairs.in_chunks import as_compared
+    from layerdiff.judge.pairs.as_one import as_compared
     from layerdiff.sides import Both
     from layerdiff.trace.reader import open_trace
 

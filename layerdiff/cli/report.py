@@ -82,7 +82,7 @@ def _with_orders(comparison: Comparison, sites: tuple[str, ...]) -> str:
     """The markdown, with how the calls at these sites added up."""
     from layerdiff.checkpoint.weights import weights_of
     from layerdiff.judge.order.analysis import order_of_pair
-    from layerdiff.judge.pairs.in_chunks import as_compared
+    from layerdiff.judge.pairs.as_one import as_compared
     from layerdiff.report.markdown import as_markdown
     from layerdiff.sides import Both
     from layerdiff.trace.reader import open_trace

@@ -67,10 +67,11 @@ def judge_ranks(
     for one in misplaced:  # what the call around them hands on lacks them
         if sites["parent"][one.row] >= 0:
             sites["exact"][sites["parent"][one.row]] = int(Verdict.INHERITED)
-    for row in (row for one in missing for row in _lacking(tables, sites, values, one)):
+    lacking = {row for one in missing for row in _lacking(tables, sites, values, one)}
+    for row in lacking:
         sites["exact"][row] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row) for one in by_program if not one.local.notice}
-    explained = {one.row for one in found}
+    explained = {one.row for one in found} | lacking
     exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact), sorted(one.concerns))]
     exactly_explained = {at for row, one in exactly for at in (row, one.row)}
     asked = sorted({*origins(), *modules, *told} - exactly_explained - {one.row for one in experts})

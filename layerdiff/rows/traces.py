@@ -13,7 +13,7 @@ from threading import Lock
 from layerdiff.checkpoint.weights import weights_of
 from layerdiff.diagnose.filling import IN_CHUNKS, REORDERED
 from layerdiff.errors import CheckpointError, TraceError
-from layerdiff.judge.pairs.in_chunks import in_chunks
+from layerdiff.judge.pairs.as_one import as_compared
 from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
@@ -88,18 +88,15 @@ class Traces:
         weights = None
         with suppress(CheckpointError):  # gone since: then those weights have no bytes, as without it
             weights = weights_of(comparison.checkpoints)
-        file = open_trace(path, allow_empty=True, weights=weights).files[0]
         if side not in _SIDES or not any(notice.kind == IN_CHUNKS for notice in comparison.notices):
-            return file
+            return open_trace(path, allow_empty=True, weights=weights).files[0]
+        paths = Both(*(Path(getattr(comparison, name).path) for name in _SIDES))
         other = next(name for name in _SIDES if name != side)
-        there = Path(getattr(comparison, other).path)
-        if not there.exists():
-            raise TraceError(f"the {other} trace {there} is not there: by it is told which steps are one. Put it back")
-        beside = open_trace(there, allow_empty=True, weights=weights).files[0]
-        joined, _ = in_chunks(Both(file, beside) if side == "reference" else Both(beside, file))
-        self._files[there] = getattr(joined, other)
-        found: TraceFile = getattr(joined, side)
-        return found
+        if not getattr(paths, other).exists():
+            raise TraceError(f"the {other} trace {getattr(paths, other)} is not there: by it is told which steps are one. Put it back")
+        both, _ = as_compared(paths.map(lambda path: open_trace(path, allow_empty=True, weights=weights)))
+        self._files |= {file.path: file for trace in both for file in trace.files}
+        return self._files[path]
 
     def close(self) -> None:
         """Close every file."""

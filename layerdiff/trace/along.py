@@ -24,6 +24,8 @@ class Layout:
         ends: how many tokens of each step are the last ones that it has of a request; what is made of such alone has no dimensions but
             theirs and one more: state of a request has others.
         order_of_ends: the same as `order` of these alone.
+        asked: the same as `order` where the other run has last tokens alone, and `ends_of_both` as `order_of_ends`: of those that both
+            have there. Empty where such are looked up in what the other run has of all tokens.
         pieces: of each step the places of the whole that it has of each request: the request's first, its own first, the one after; and
             where among the keys of the other run the request begins.
     """
@@ -32,6 +34,8 @@ class Layout:
     order: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     order_of_ends: tuple[int, ...] = ()
+    asked: tuple[int, ...] = ()
+    ends_of_both: tuple[int, ...] = ()
     pieces: tuple[tuple[tuple[int, int, int, int], ...], ...] = ()
 
     @property
@@ -84,7 +88,7 @@ class Along:
 
 @dataclass(frozen=True)
 class InRow:
-    """How values of tokens lie as lines of one, whatever requests each of them has.
+    """How values of tokens lie as lines of one, whatever requests each of them has. Lines that are not in it are 0 where it is taken apart.
 
     Attributes:
         axis: the dimension of tokens.
@@ -105,7 +109,7 @@ class InRow:
 
     def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
         """One value as several of these shapes, which may have fewer keys."""
-        lines = np.empty_like(whole)
+        lines = np.zeros((sum(self._count(shape) for shape in shapes), *whole.shape[1:]), whole.dtype)
         lines[np.array(self.order, np.intp)] = whole
         ends = np.cumsum([self._count(shape) for shape in shapes])[:-1]
         found = []
@@ -117,7 +121,7 @@ class InRow:
     def shape(self, shapes: Sequence[Shape]) -> Shape:
         """That of the whole."""
         rest = [size for dim, size in enumerate(shapes[-1]) if dim != self.axis and not (self.batched and dim == 0)]
-        found = (sum(self._count(shape) for shape in shapes), *rest)
+        found = (len(self.order), *rest)
         return (*found[:-1], max(self.keys)) if self.keys else found
 
     def _count(self, shape: Shape) -> int:
@@ -199,15 +203,14 @@ def _in_batch(shapes: Sequence[Shape], tokens: Sequence[int], requests: int) -> 
 
 def _in_row(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
     both = list(zip(shapes, layout.grids, strict=True))
-    tried = [(1, True, layout.order)] if all(shape[:2] == grid for shape, grid in both) else []
-    tried += [(0, False, layout.order)] if all(shape[0] == requests * count for shape, (requests, count) in both) else []
-    tried += [(2, True, layout.order)] if all((shape[0], *shape[2:3]) == grid for shape, grid in both) else []
+    lies = [(1, True)] if all(shape[:2] == grid for shape, grid in both) else []
+    lies += [(0, False)] if all(shape[0] == requests * count for shape, (requests, count) in both) else []
+    lies += [(2, True)] if all((shape[0], *shape[2:3]) == grid for shape, grid in both) else []
     if all(requests == 1 for requests, _ in layout.grids):
-        tried += [
-            (axis, False, layout.order) for axis in range(1, len(shapes[0])) if all(shape[axis] == count for shape, (_, count) in both)
-        ]
+        lies += [(axis, False) for axis in range(1, len(shapes[0])) if all(shape[axis] == count for shape, (_, count) in both)]
+    tried = [(*way, order) for order in (layout.order, layout.asked) for way in lies if order]
     if tuple(shape[0] for shape in shapes) == layout.ends and all(len(shape) < 3 or shape[1:-1] == (1,) for shape in shapes):
-        tried.append((0, False, layout.order_of_ends))
+        tried += [(0, False, order) for order in (layout.order_of_ends, layout.ends_of_both) if order]
     for axis, batched, order in dict.fromkeys(tried):
         keys = _keys(shapes, (0, axis) if batched else (axis,))
         if keys is not None:

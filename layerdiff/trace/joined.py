@@ -55,8 +55,9 @@ class Joined(TraceFile):
         whole = self._wholes.get(value)
         if whole is None or not isinstance(whole.how, InRow):
             return ()
-        orders = [(one.layout.order_of_ends, one.layout.order) for one in self.chunks]
-        return whole.parts if any(whole.how.order == ends != order for ends, order in orders) else ()
+        order, layouts = whole.how.order, [one.layout for one in self.chunks]
+        are_ends = any(order != of.order and order in (of.order_of_ends, of.ends_of_both) for of in layouts)
+        return whole.parts if are_ends else ()
 
     def has_bytes(self, value: int) -> bool:
         """Whether the bits of all of it were kept."""

@@ -278,17 +278,18 @@ class Joining:
 
     def _one(self, values: Sequence[int], spot: Spot, *, whole: bool, top: bool) -> int | None:
         """One value for those of all steps; None where they are not one."""
-        if len(set(values)) == 1:
+        alone = len(self._now.roots) == 1
+        if len(set(values)) == 1 and not alone:
             return values[0]
         shapes = [self._file.shape(value) for value in values]
         if not whole or values[-1] in self._refused or len({self._file.dtype_name(value) for value in values}) != 1:
             return None
         fitting, expected = list(ways(shapes, self._now.layout)), self._now.expected.get(spot, ())
         chosen = next((way for way in fitting if way.shape in expected), next(iter(fitting), None))
-        if chosen is None:
-            return None
-        if chosen.along is not None:
+        if chosen is not None and chosen.along is not None:
             return self._whole(tuple(values), chosen.along)
+        if chosen is None or alone:
+            return values[0] if alone else None
         first, last = values[0], values[-1]
         given = spot[2] == Role.INPUT
         if self._place(first) == self._place(last) or (chosen.grown and given and top and self._is_float(first)):

@@ -57,8 +57,11 @@ class Batches:
     parted: tuple[Parted, ...] = ()
 
 
-def in_batches(steps: Both[Sequence[Given]]) -> list[Batches]:
-    """The steps that are one; none where each step has what one step of the other run has, in their order."""
+def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False) -> list[Batches]:
+    """The steps that are one; none where each step has what one step of the other run has, in their order.
+
+    `rows`: of single steps too, and each run's as a row of the tokens that both have, and of no others.
+    """
     for known, other in (("reference", "target"), ("target", "reference")):
         requests = requests_of(getattr(steps, known))
         if not requests:
@@ -68,7 +71,7 @@ def in_batches(steps: Both[Sequence[Given]]) -> list[Batches]:
             one.lacks = one.then is None and len(one.ids) < len(whole.ids)
         both = Both(requests, found) if known == "reference" else Both(found, requests)
         if _tells(requests) and (_are_prompts(both) or any(map(_has_all, steps, both, (both.target, both.reference)))):
-            return [] if _may_be_as_they_are(steps, both) else _grouped(steps, both)
+            return [] if not rows and _may_be_as_they_are(steps, both) else _grouped(steps, both, rows=rows)
     return []
 
 
@@ -103,7 +106,7 @@ def _has_all(steps: Sequence[Given], own: Sequence[Request], other: Sequence[Req
     return count == sum(int(np.count_nonzero(step.counts)) for step in steps)
 
 
-def _grouped(steps: Both[Sequence[Given]], both: Both[list[Request]]) -> list[Batches]:
+def _grouped(steps: Both[Sequence[Given]], both: Both[list[Request]], *, rows: bool = False) -> list[Batches]:
     """The steps, those together that have tokens of one another."""
     groups: list[tuple[set[int], set[int], list[int]]] = []
     for number, (ours, theirs) in enumerate(zip(*both, strict=True)):
@@ -121,17 +124,61 @@ def _grouped(steps: Both[Sequence[Given]], both: Both[list[Request]]) -> list[Ba
         groups = [(set(range(len(steps.reference))), set(range(len(steps.target))), members)]  # nothing tells whose the others are
     elif first != sorted(first):  # steps go together in their order
         groups = [(set().union(*(one[0] for one in groups)), set().union(*(one[1] for one in groups)), members)]
-    return [_batches(steps, both, *group) for group in groups if max(len(group[0]), len(group[1])) > 1]
+    return [_batches(steps, both, *group, rows=rows) for group in groups if rows or max(len(group[0]), len(group[1])) > 1]
 
 
-def _batches(steps: Both[Sequence[Given]], both: Both[list[Request]], here: set[int], there: set[int], members: list[int]) -> Batches:
+def _batches(
+    steps: Both[Sequence[Given]], both: Both[list[Request]], here: set[int], there: set[int], members: list[int], *, rows: bool
+) -> Batches:
     chosen = Both(tuple(sorted(here)), tuple(sorted(there)))
     requests = both.map(lambda every: [every[number] for number in sorted(members)])
     counts = [min(len(ours.at), len(theirs.at)) for ours, theirs in zip(*requests, strict=True)]
     columns = [_columns(*one) for one in zip(steps, requests, strict=True)]
     ours, theirs = (_of_side(*one, counts) for one in zip(steps, chosen, requests, columns[::-1], strict=True))
     parted = tuple(_parted(requests, counts))
-    return Batches(chosen, Both(ours[0], theirs[0]), Both(ours[1], theirs[1]), len(counts), Both(ours[2], theirs[2]), parted)
+    tokens, layouts = Both(ours[0], theirs[0]), Both(ours[1], theirs[1])
+    if rows:
+        tokens, layouts = _as_rows(tokens, layouts)
+    return Batches(chosen, tokens, layouts, len(counts), Both(ours[2], theirs[2]), parted)
+
+
+def _as_rows(tokens: Both[Tokens], layouts: Both[Layout]) -> tuple[Both[Tokens], Both[Layout]]:
+    """Both runs' tokens as the same row, of those alone that both have."""
+    found = []
+    for own, other, layout in ((tokens.reference, tokens.target, layouts.reference), (tokens.target, tokens.reference, layouts.target)):
+        every, ends = (_at_places(x, order) for x, order in ((own.numbers, layout.order), (own.ends, layout.order_of_ends)))
+        count = int(np.count_nonzero(every >= 0))
+        whole = np.arange(count)
+        found.append(
+            (
+                Tokens((1, count), whole, np.sort(ends[ends >= 0])),
+                Layout(
+                    layout.grids,
+                    _where(every, whole),
+                    layout.ends or (ends.size,),
+                    _where(ends, np.sort(ends[ends >= 0])),
+                    _where(every, np.sort(other.ends[other.ends >= 0])),
+                    _where(ends, np.intersect1d(ends, other.ends[other.ends >= 0])),
+                    layout.pieces,
+                ),
+            )
+        )
+    return Both(found[0][0], found[1][0]), Both(found[0][1], found[1][1])
+
+
+def _at_places(numbers: NDArray[np.int64], order: Sequence[int]) -> NDArray[np.int64]:
+    """The tokens where they lie, of those that lie so in order."""
+    if not order:
+        return numbers
+    found = np.empty_like(numbers)
+    found[list(order)] = numbers
+    return found
+
+
+def _where(every: NDArray[np.int64], tokens: NDArray[np.int64]) -> tuple[int, ...]:
+    """The place of each token."""
+    places = np.argsort(every, kind="stable")
+    return tuple(places[np.searchsorted(every[places], tokens)].tolist())
 
 
 def _parted(requests: Both[list[Request]], counts: Sequence[int]) -> Iterator[Parted]:
@@ -166,10 +213,11 @@ def _of_side(
     counted = sum(int(np.count_nonzero(steps[step].counts)) for step in chosen)
     ends = [numbers[step][_ends(steps[step], last[step])] for step in chosen]
     every, ended = np.concatenate(list(numbers.values())), np.concatenate(ends)
+    in_pieces = tuple(map(tuple, pieces.values()))
     if len(chosen) == 1:
-        return Tokens(grids[0], every, ended), Layout(grids), counted - token
+        return Tokens(grids[0], every, ended), Layout(grids, pieces=in_pieces), counted - token
     order, order_of_ends = _in_order(every), _in_order(ended)
-    layout = Layout(grids, tuple(order.tolist()), tuple(map(len, ends)), tuple(order_of_ends.tolist()), tuple(map(tuple, pieces.values())))
+    layout = Layout(grids, tuple(order.tolist()), tuple(map(len, ends)), tuple(order_of_ends.tolist()), pieces=in_pieces)
     return Tokens((1, every.size), every[order], ended[order_of_ends]), layout, counted - token
 
 

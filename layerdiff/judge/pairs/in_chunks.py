@@ -24,7 +24,7 @@ from layerdiff.trace.along import Layout, Shape, ways
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.joining import Chunks, Spot
-from layerdiff.trace.reader import Trace, TraceFile
+from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 from layerdiff.trace.tokens import Tokens
 
@@ -63,65 +63,107 @@ class Steps:
 class _Step:
     call: int
     number: int
+    position: str
+    """Of the input that its tokens are."""
+    is_row: bool
+    """Whether that has no dimension of requests."""
     tokens: Array
     """Shape (requests, tokens)."""
 
 
-def as_compared(traces: Both[Trace]) -> tuple[Both[Trace], tuple[Steps, ...]]:
-    """Both runs, with steps as one where they had their tokens in other pieces: of one process each."""
-    if len(traces.reference.files) > 1 or len(traces.target.files) > 1:
-        return traces, ()
-    files, found = in_chunks(traces.map(lambda trace: trace.files[0]))
-    return Both(*(replace(trace, files=(file,)) for trace, file in zip(traces, files, strict=True))), found
+@dataclass(frozen=True)
+class Told:
+    """Steps of a root that are one, of each run; `batches`: how, where they have other requests."""
+
+    site: str
+    steps: Both[list[_Step]]
+    batches: Batches | None = None
+
+    @property
+    def calls(self) -> Both[tuple[int, ...]]:
+        """The root calls of each run."""
+        return self.steps.map(lambda own: tuple(step.call for step in own))
+
+    def described(self) -> Steps:
+        """What is said of them."""
+        numbers, sizes, one = self.steps.map(_numbers), self.steps.map(_sizes), self.batches
+        if one is None:
+            return Steps(self.site, numbers, sizes)
+        return Steps(self.site, numbers, sizes, one.requests, one.alone, one.tokens, one.parted)
 
 
 def in_chunks(files: Both[TraceFile]) -> tuple[Both[TraceFile], tuple[Steps, ...]]:
     """The files, with steps as one where the two runs had their tokens in other pieces, and which these are."""
-    roots = files.map(_roots)
-    names = Both(*({file.site(calls[0]): calls for calls in of.values()} for file, of in zip(files, roots, strict=True)))
+    found = told(files)
+    if not found:
+        return files, ()
+    return joined(files, [chunks_of(files, one) for one in found]), tuple(one.described() for one in found)
+
+
+def told(files: Both[TraceFile], *, rows: bool = False) -> list[Told]:
+    """The steps that the two runs had in other pieces. `rows`: as in `in_batches`."""
+    roots = files.map(roots_of)
+    names = Both(*({file.site(calls[0]): calls for calls in of} for file, of in zip(files, roots, strict=True)))
     pairs = [(site, calls, names.target[site]) for site, calls in names.reference.items() if site in names.target]
     if not pairs and len(names.reference) == len(names.target) == 1:
         ((site, alone),) = names.reference.items()
         pairs = [(site, alone, next(iter(names.target.values())))]
-    found: list[Steps] = []
-    together: list[Both[Chunks]] = []
+    found: list[Told] = []
     for site, ours, theirs in pairs:
         for tokens in _tokens(files, Both(ours, theirs)):
             groups = _chosen(list(_candidates(tokens)), tokens)
-            batches = [] if _is_all(tokens, groups) else _batches(files, tokens)
+            batches = [] if _is_all(tokens, groups, rows=rows) else _batches(files, tokens, rows=rows)
             for one in batches:
-                of = Both(*([own[i] for i in steps] for own, steps in zip(tokens, one.steps, strict=True)))
-                found.append(Steps(site, of.map(_numbers), of.map(_sizes), one.requests, one.alone, one.tokens, one.parted))
-                together.append(_in_row(files, of, one))
-            for group in groups if not batches else ():
-                found.append(Steps(site, group.map(_numbers), group.map(_sizes)))
-                together.append(_with_shapes(files, group))
+                found.append(Told(site, Both(*([own[i] for i in steps] for own, steps in zip(tokens, one.steps, strict=True))), one))
+            found += [Told(site, group) for group in groups if not batches]
             if groups or batches:
                 break
-    if not found:
-        return files, ()
-    return _joined(files, together), tuple(found)
+    return found
 
 
-def _with_shapes(files: Both[TraceFile], steps: Both[list[_Step]]) -> Both[Chunks]:
+def chunks_of(files: Both[TraceFile], one: Told) -> Both[Chunks]:
+    """Steps that are one, with the shapes that the other run may have of each value where these tell."""
+    if one.batches is None:
+        return _with_shapes(files, one)
+    return _in_row(files, one, one.batches)
+
+
+def _with_shapes(files: Both[TraceFile], one: Told) -> Both[Chunks]:
     """Steps that have the same requests, and the shapes that the other run may have of each value."""
-    plain = steps.map(_chunks)
+    plain = Both(*(Chunks(calls, _layout(steps)) for calls, steps in zip(one.calls, one.steps, strict=True)))
     layout = plain.target.layout
-    inputs = _inputs_of_one(files, steps) or f"{layout.requests}x{sum(layout.tokens)}"
+    inputs = _inputs_of_one(files, one.steps) or f"{layout.requests}x{sum(layout.tokens)}"
+    return _knowing_shapes(files, plain.map(lambda chunks: replace(chunks, inputs=inputs)))
+
+
+def _knowing_shapes(files: Both[TraceFile], plain: Both[Chunks]) -> Both[Chunks]:
     shapes = Both(*(_shapes(file, one) for file, one in zip(files, plain, strict=True)))
-    return Both(
-        replace(plain.reference, expected=shapes.target, inputs=inputs), replace(plain.target, expected=shapes.reference, inputs=inputs)
-    )
+    return Both(replace(plain.reference, expected=shapes.target), replace(plain.target, expected=shapes.reference))
 
 
-def _joined(files: Both[TraceFile], steps: Sequence[Both[Chunks]]) -> Both[TraceFile]:
+def _layout(steps: Sequence[_Step]) -> Layout:
+    return Layout(tuple((step.tokens.shape[0], step.tokens.shape[1]) for step in steps))
+
+
+def joined(files: Both[TraceFile], steps: Sequence[Both[Chunks]]) -> Both[TraceFile]:
     """The files with some steps as one, and nothing of the last of them that stands for no more than itself."""
-    chunks = Both(*([one for one in own if len(one.roots) > 1] for own in zip(*steps, strict=True)))
-    plain = Both(*(Joined(file, own) if own else file for file, own in zip(files, chunks, strict=True)))
-    roots = [Both(*(_root(file, one) for file, one in zip(plain, both, strict=True))) for both in steps]
-    refused = Both(*(no_last_tokens(plain, roots, side) | rows_in_another_order(plain, roots, side) for side in ("reference", "target")))
-    made = [Joined(file, own, no) if no else known for file, known, own, no in zip(files, plain, chunks, refused, strict=True)]
-    return Both(*made)
+    each = Both(*(list(own) for own in zip(*steps, strict=True)))
+    plain = Both(*map(as_one, files, each))
+    return Both(*(without_refused(plain, each, side) for side in ("reference", "target")))
+
+
+def as_one(file: TraceFile, chunks: Sequence[Chunks], refused: frozenset[int] = frozenset()) -> TraceFile:
+    """A file with some steps as one, where they are several or lie otherwise. `refused`: as in `Joining`."""
+    own = [one for one in chunks if len(one.roots) > 1 or one.layout.order]
+    return Joined(file, own, refused) if own else file
+
+
+def without_refused(plain: Both[TraceFile], chunks: Both[list[Chunks]], side: str) -> TraceFile:
+    """One of two files with steps as one, without values of which the last does not stand for those of all steps, by the other file's."""
+    file: TraceFile = getattr(plain, side)
+    roots = [Both(*(_root(one, own) for one, own in zip(plain, both, strict=True))) for both in zip(*chunks, strict=True)]
+    refused = no_last_tokens(plain, roots, side) | rows_in_another_order(plain, roots, side)
+    return as_one(file.base, getattr(chunks, side), refused) if refused and isinstance(file, Joined) else file
 
 
 def _root(file: TraceFile, chunks: Chunks) -> int:
@@ -131,18 +173,14 @@ def _root(file: TraceFile, chunks: Chunks) -> int:
     return file.new_root(chunks.roots[-1])
 
 
-def _chunks(steps: Sequence[_Step]) -> Chunks:
-    return Chunks(tuple(step.call for step in steps), Layout(tuple((step.tokens.shape[0], step.tokens.shape[1]) for step in steps)))
-
-
-def _roots(file: TraceFile) -> dict[int, list[int]]:
+def roots_of(file: TraceFile) -> list[list[int]]:
     """The calls of each root, in order."""
     calls = file.calls
     found: dict[int, list[int]] = {}
     for call in np.flatnonzero((np.asarray(calls.parent) < 0) & (np.asarray(calls.kind) == CallKind.MODULE)).tolist():
         if file.text(int(calls.module[call])) == "":
             found.setdefault(int(calls.root[call]), []).append(call)
-    return found
+    return list(found.values())
 
 
 def _numbers(steps: Sequence[_Step]) -> tuple[int, ...]:
@@ -156,28 +194,34 @@ def _sizes(steps: Sequence[_Step]) -> tuple[int, ...]:
 def _tokens(files: Both[TraceFile], calls: Both[list[int]]) -> Iterator[Both[list[_Step]]]:
     """The steps of a root, by whichever inputs may be the tokens."""
     for ours, theirs in _token_positions(files, calls):
-        steps = Both(_steps(files.reference, calls.reference, ours), _steps(files.target, calls.target, theirs))
+        steps = Both(steps_of(files.reference, calls.reference, ours), steps_of(files.target, calls.target, theirs))
         if steps.reference and steps.target:
             yield steps
 
 
-def _is_all(steps: Both[list[_Step]], groups: Sequence[Both[list[_Step]]]) -> bool:
-    """Whether the steps that are in none of the groups go together as they are, or one run has no such."""
+def _is_all(steps: Both[list[_Step]], groups: Sequence[Both[list[_Step]]], *, rows: bool) -> bool:
+    """Whether the steps that are in none of the groups go together as they are, or one run has no such.
+
+    `rows`: they do not where one run's are a row, and the other's a batch, if of one request.
+    """
     taken = {id(step) for group in groups for side in group for step in side}
     left = steps.map(lambda own: [step for step in own if id(step) not in taken])
     if not (left.reference and left.target):
         return True
-    alike = (np.array_equal(one.tokens, other.tokens) for one, other in zip(left.reference, left.target, strict=False))
+    alike = (
+        np.array_equal(one.tokens, other.tokens) and not (rows and one.is_row != other.is_row)
+        for one, other in zip(left.reference, left.target, strict=False)
+    )
     return len(left.reference) == len(left.target) and all(alike)
 
 
-def _batches(files: Both[TraceFile], steps: Both[list[_Step]]) -> list[Batches]:
+def _batches(files: Both[TraceFile], steps: Both[list[_Step]], *, rows: bool) -> list[Batches]:
     """Steps that have requests in other batches, by whichever inputs may be positions."""
     given = Both(*(list(_given(file, own)) for file, own in zip(files, steps, strict=True)))
     best: list[Batches] = []
     least = 0
     for ours, theirs in product(given.reference, given.target):
-        found = in_batches(Both(ours, theirs))
+        found = in_batches(Both(ours, theirs), rows=rows)
         alone = sum(sum(one.alone) for one in found)
         if found and (not best or alone < least):  # positions may be wrong: the tokens tell
             best, least = found, alone
@@ -227,13 +271,14 @@ def _read(file: TraceFile, value: int | None) -> Array | None:
         return None
 
 
-def _in_row(files: Both[TraceFile], steps: Both[list[_Step]], batches: Batches) -> Both[Chunks]:
+def _in_row(files: Both[TraceFile], one: Told, batches: Batches) -> Both[Chunks]:
     """Steps that have other requests."""
     tokens = batches.tokens
     count = np.count_nonzero(tokens.reference.numbers >= 0)
-    inputs = _inputs_of_one(files, steps) or f"{count} tokens of {batches.requests} requests, from step {steps.reference[0].number} on"
-    calls = steps.map(lambda own: tuple(step.call for step in own))
-    return Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens) for own, layout in zip(calls, batches.layouts, strict=True)))
+    first = one.steps.reference[0].number
+    inputs = _inputs_of_one(files, one.steps) or f"{count} tokens of {batches.requests} requests, from step {first} on"
+    made = Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens) for own, layout in zip(one.calls, batches.layouts, strict=True)))
+    return _knowing_shapes(files, made) if made.target.layout.asked else made
 
 
 def _inputs_of_one(files: Both[TraceFile], steps: Both[list[_Step]]) -> str:
@@ -243,15 +288,16 @@ def _inputs_of_one(files: Both[TraceFile], steps: Both[list[_Step]]) -> str:
 
 def _token_positions(files: Both[TraceFile], calls: Both[list[int]]) -> Iterator[tuple[str, str]]:
     """Positions of the roots' inputs at which each run may have its tokens, likely ones first; those that count from 0 on are positions."""
-
-    def of(file: TraceFile, own: list[int]) -> list[str]:
-        edges = [edge for edge in file.edges_of(own[-1]) if edge.role == Role.INPUT]
-        whole = [e.position for e in edges if _kind(file, e.value) == "integer" and 1 <= len(file.shape(e.value)) <= 2]
-        return sorted(whole, key=lambda position: "input_ids" not in position)
-
-    positions = Both(*(of(file, own) for file, own in zip(files, calls, strict=True)))
+    positions = Both(*(may_be_tokens(file, own[-1]) for file, own in zip(files, calls, strict=True)))
     for ours in positions.reference:
         yield from ((ours, theirs) for theirs in sorted(positions.target, key=lambda one: one != ours))
+
+
+def may_be_tokens(file: TraceFile, call: int) -> list[str]:
+    """Positions of inputs that may be tokens, likely ones first."""
+    edges = [edge for edge in file.edges_of(call) if edge.role == Role.INPUT]
+    whole = [e.position for e in edges if _kind(file, e.value) == "integer" and 1 <= len(file.shape(e.value)) <= 2]
+    return sorted(whole, key=lambda position: "input_ids" not in position)
 
 
 def _kind(file: TraceFile, value: int) -> str:
@@ -259,7 +305,7 @@ def _kind(file: TraceFile, value: int) -> str:
     return "" if dtype is None else dtype.kind
 
 
-def _steps(file: TraceFile, calls: Sequence[int], position: str) -> list[_Step]:
+def steps_of(file: TraceFile, calls: Sequence[int], position: str) -> list[_Step]:
     """The tokens of each step; none where one of them is not known."""
     found = []
     for call in calls:
@@ -272,7 +318,7 @@ def _steps(file: TraceFile, calls: Sequence[int], position: str) -> list[_Step]:
             return []
         if ids.ndim not in (1, 2) or not ids.size:
             return []
-        found.append(_Step(call, int(file.calls.step[call]), ids.reshape(-1, ids.shape[-1]).astype(np.int64)))
+        found.append(_Step(call, int(file.calls.step[call]), position, ids.ndim == 1, ids.reshape(-1, ids.shape[-1]).astype(np.int64)))
     return found
 
 
@@ -330,7 +376,7 @@ def _shapes(file: TraceFile, chunks: Chunks) -> dict[Spot, list[Shape]]:
     for root in chunks.roots:
         for spot, value in spots(file, root, tops):
             at.setdefault(spot, []).append(file.shape(value))
-    if len(chunks.roots) == 1:
+    if len(chunks.roots) == 1 and not chunks.layout.order:
         return at
     each = {spot: shapes for spot, shapes in at.items() if len(shapes) == len(chunks.roots)}
     return {spot: [way.shape for way in ways(shapes, chunks.layout)] for spot, shapes in each.items()}

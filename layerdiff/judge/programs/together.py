@@ -102,7 +102,8 @@ class Together:
             for call in each[-1]:
                 members = [other.get(call) for other in beside]
                 known = [one for one in members if one is not None]
-                if known and members[len(members) - len(known) :] == known:  # of the first steps none: there was no cache yet
+                whole = bool(known) or len(chunks.roots) == 1  # one step may lie otherwise
+                if whole and members[len(members) - len(known) :] == known:  # of the first steps none: there was no cache yet
                     group = Group((*known, call), chunks)
                     self._groups.update(dict.fromkeys(group.calls, group))
 
@@ -134,6 +135,10 @@ class Together:
         """Those that one stands for, itself among them."""
         group = self._groups.get(call)
         return (call,) if group is None else group.calls
+
+    def is_one(self, call: int) -> bool:
+        """Whether a call is a piece of one, or is one whose values lie otherwise."""
+        return call in self._groups
 
     def has_own_sizes(self, call: int) -> bool:
         """Whether calls that are one are given other scalars, each those of its step."""

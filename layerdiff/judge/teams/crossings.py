@@ -15,6 +15,7 @@ from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
+from layerdiff.trace.joined import own_of
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
@@ -96,6 +97,7 @@ class Crossings:
         self._tables, self._pairs, self._files, self._placed = tables, pairs, files, placed
         self.parent = np.asarray(sites["parent"])
         self.row_of = tables.row_of
+        self._made_by_operators: dict[tuple[str, int, bool], frozenset[int]] = {}
         self.weights: dict[Part, Crossing | None] = {}
         """By file and value of the reference, each weight; None where it is not known how the ranks hold it."""
         order, start = rows_of(pairs, len(sites["site"]))
@@ -144,12 +146,28 @@ class Crossings:
         return Crossing(str(pair), position, Both(Held(ours, placed.ours or _ONE, shape), Held(theirs, placement, shape)), known)
 
     def _has_all(self, row: int, by_role: Mapping[int, Sequence[Crossing]]) -> bool:
-        """Whether every process has all that its call was given and returned among the crossings."""
+        """Whether every process has all that its call was given and returned among the crossings.
+
+        But for what a run is given besides, a cache and its slots say, which its program reads as it was; and what a root hands on besides.
+        """
+        inside = self.parent[row] >= 0
         for side, calls in (("reference", self._tables.calls[row].reference), ("target", self._tables.calls[row].target)):
             for file, call in calls.items():
-                edges = [edge.role for edge in getattr(self._files, side)[file].edges_of(call)]
-                for role in (Role.INPUT, Role.OUTPUT):
-                    known = sum(any(part[0] == file for part in getattr(one.held, side).parts) for one in by_role[role])
-                    if known != edges.count(role):
+                known = {value for of in by_role.values() for one in of for part, value in getattr(one.held, side).parts if part == file}
+                made = self._made(side, file, anyhow=inside or side == "reference")
+                for edge in getattr(self._files, side)[file].edges_of(call):
+                    needed = inside if edge.role == Role.OUTPUT else edge.role == Role.INPUT and edge.value in made
+                    if needed and edge.value not in known:
                         return False
         return True
+
+    def _made(self, side: str, number: int, *, anyhow: bool) -> frozenset[int]:
+        """The values of a file that some operator of it made; or just those that other ranks sent, or made with it."""
+        found = self._made_by_operators.get((side, number, anyhow))
+        if found is None:
+            file: TraceFile = getattr(self._files, side)[number]
+            kinds = file.calls.kind[file.edges.call]
+            made = (kinds != CallKind.MODULE if anyhow else kinds == CallKind.COLLECTIVE) & (file.edges.role == Role.OUTPUT)
+            made &= ~np.isin(file.edges.call, list(own_of(file)))
+            found = self._made_by_operators[side, number, anyhow] = frozenset(file.edges.value[made].tolist())
+        return found

@@ -22,6 +22,7 @@ from layerdiff.judge.tables import Columns, Verdict
 from layerdiff.judge.teams.bodies import TeamBody, team_bodies, team_body
 from layerdiff.judge.teams.crossings import Crossings
 from layerdiff.judge.teams.exchange import Exchange
+from layerdiff.judge.teams.given import argument, module_around
 from layerdiff.judge.teams.naming import first_other
 from layerdiff.judge.teams.parting import Apart, parted
 from layerdiff.judge.teams.rounding import TeamRounding, beyond_rounding, decisions
@@ -140,7 +141,7 @@ class _Judge:
             meant.meets.add(row)
         elif apart is not None:
             found = self._found(programs, ours, theirs, apart)
-            concerns = frozenset({row, apart.call.row} | inside)
+            concerns = frozenset({row, apart.call.row, self._hands(body, apart)} | inside)
             meant.said.append(Said(found, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
 
     def _judge_tokens(self, body: TeamBody, refusal: str, meant: Meant) -> None:
@@ -216,16 +217,25 @@ class _Judge:
     def _found(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
         body, difference = programs.body, apart.difference
         cause, says = None, "the ranks together compute something else"
-        row, calls, value, evidence = body.call.row, self._calls(body.call.row), apart.crossing.position, dict[str, Any]()
+        row, value, evidence = self._hands(body, apart), apart.crossing.position, dict[str, Any]()
+        calls = self._calls(row)
         alone = _alone(apart.figures)
         unnamed = programs.own_choices or _counts_for_itself(body)  # what follows from other choices, or other ids, is no fault
         named = None if unnamed else first_other(programs, ours, theirs, apart, alone, lambda ran: self._parted(body, ours, ran))
-        if named is not None:
+        if named is not None and named.given is not None:
+            row = self._around(named.at, named.given, row)
+            calls = self._calls(row)
+            says = f"the ranks together hand something else to {named.makes}"
+        elif named is not None:
             row = self.crossings.row_of.get(named.at, row)
             calls, value = (named.reference, named.at[1]), "out"
             evidence |= {} if named.static is None else {"static": named.static}
             says = f"the ranks together do not make what {named.makes} makes"
             says += f", and run no {named.lacking}, which the reference hands it to" if named.lacking else ""
+            if named.summed is not None:
+                cause, row, value = "allreduce-missing", named.summed.row, named.summed.outputs[0].position
+                calls = self._calls(row)
+                says = f"each rank used its own part as if it were the sum, in {named.makes}: the ranks' parts add up to the reference's"
             if named.unreduced is not None:
                 cause = "allreduce-missing"
                 says = (
@@ -245,6 +255,26 @@ class _Judge:
         said = f"{statement}, below rounding" if small else statement
         local = Local(calls, value, verdict, said, difference.figure, allowed, RULE, cause, kind, evidence, small)
         return Found(row, local)
+
+    def _hands(self, body: TeamBody, apart: Apart) -> int:
+        """The row of the innermost module call, of both runs, that hands on what parts: it may be none that is judged by itself."""
+        row = int(self.crossings.parent[apart.call.row]) if apart.handed else body.call.row
+        while row >= 0 and row != body.call.row and min(self._calls(row)) < 0:
+            row = int(self.crossings.parent[row])
+        return row if row >= 0 else body.call.row
+
+    def _around(self, at: tuple[int, int], given: int, otherwise: int) -> int:
+        """The row of the innermost module call, of both runs, in which a rank's operator call and what makes an argument of it are."""
+        file, call = at
+        run = self.runs.target[file]
+        value = argument(run, call, given)
+        module = -1 if value is None else module_around(run, call, value)
+        while module >= 0:
+            row = self.crossings.row_of.get((file, module), -1)
+            if row >= 0 and min(self._calls(row)) >= 0:
+                return row
+            module = int(run.file.calls.parent[module])
+        return otherwise
 
     def _calls(self, row: int) -> tuple[int, int]:
         return int(self._sites["reference_call"][row]), int(self._sites["target_call"][row])

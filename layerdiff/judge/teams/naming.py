@@ -9,19 +9,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.align.layouts import infer_both
-from layerdiff.align.placements import infer
 from layerdiff.judge.meaning.makers import COPIES
 from layerdiff.judge.meaning.mending import other_scalars, with_scalars
 from layerdiff.judge.meaning.reach import reaching
 from layerdiff.judge.meaning.wording import numbers_in, shown
 from layerdiff.judge.programs.constants import unmasked
-from layerdiff.judge.programs.setting import NOTHING
+from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING
+from layerdiff.judge.teams.crossings import TeamCall
+from layerdiff.judge.teams.given import given_otherwise, made_up
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
 from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.sides import Both
+from layerdiff.trace.joined import Joined
 
 Array = NDArray[Any]
 _REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
@@ -30,6 +32,8 @@ _REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
     "smallest": lambda parts: np.asarray(parts.min(0)),
 }
 _TOGETHER: Final = COPIES | {"cat", "stack"}
+_SHARE: Final = 1e-3
+"""Of the difference that is asked for: what is off by less than that, and below rounding, does not make it."""
 _MOST: Final = 4
 """Calls whose scalars are tried."""
 
@@ -49,6 +53,10 @@ class Named:
     """Whether its result is known to be another; else only that the ranks part no longer where they are given its number tells."""
     lacking: str = ""
     """The operator that the reference hands its result to, where the ranks run none for it."""
+    given: int | None = None
+    """The argument that is another tensor already, where it is the first call that tells."""
+    summed: TeamCall | None = None
+    """The call inside that hands it on each rank's own part of a sum."""
     unreduced: str | None = None
     """Where the ranks' results, reduced over the ranks, are the reference's, and never were: `sum`."""
 
@@ -74,8 +82,10 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
     inside = reaching(run, part.items[:stop], [run.place(value)])
     beside: dict[int, dict[int, int]] = {}
     for (own, call), number in programs.partner.items():
-        beside.setdefault(number, {}).setdefault(own, call)
+        beside.setdefault(number, {})[own] = call  # of pieces the last one
+    within = max(NOTHING, min(BELOW_ROUNDING, _SHARE * parted.difference.figure))
     found: list[Named] = []
+    likely: list[Named] = []
     right: set[int] = set()
     for call in part.items:
         number = programs.partner.get((file, call), -1)
@@ -84,28 +94,33 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
             continue
         step, together = programs.steps[number], beside[number]
         others = {file: one for file, one in step.items() if file != alone} if alone in step else {}
-        made_up = {position: _made_up(ours, together, theirs, step, position) for position in made}
-        if all(made_up.values()):
+        told = {position: _made_up(ours, together, theirs, step, position, within) for position in made}
+        if all(told.values()):
             right.add(call)
         other = any(
-            told is False and (not others or _made_up(ours, together, theirs, others, position))  # else in an order of the ranks' own
-            for position, told in made_up.items()
+            same is False
+            and (not others or _made_up(ours, together, theirs, others, position, within))  # else in an order of the ranks' own
+            for position, same in told.items()
         )
         at = alone if alone in step else next(iter(step))
         texts = shown(programs.runs.target[at], step[at]), shown(run, call)
         static = f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None
-        known = None not in made_up.values() or programs.runs.target[at].operation(step[at]).name != run.operation(call).name
+        if programs.pieces.reference.has_own_sizes(file, call) or programs.pieces.target.has_own_sizes(at, step[at]):
+            static = None
+        if not other and any(same is None and _of_its_shape(ours, together, theirs, step, position) for position, same in told.items()):
+            likely.append(Named(call, (at, step[at]), static, run.operation(call).base))
+        known = None not in told.values() or programs.runs.target[at].operation(step[at]).name != run.operation(call).name
         if other or (static is not None and numbers_in(static) and not known):  # tiles of a product are no part of it, and scaled like it
             found.append(Named(call, (at, step[at]), static, run.operation(call).base, sure=other))
     open_ways = reaching(run, part.items[:stop], [run.place(value)], right)
     found.sort(key=lambda one: one.reference not in open_ways)
     mended: dict[int, bool] = {}
     for one in [one for one in found if one.static is not None][:_MOST]:
-        mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again, alone)
+        mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again, alone, within)
         if mended[one.reference] and numbers_in(one.static or ""):
             return one
     plainest = sorted(
-        [one for one in found if one.sure],
+        [one for one in found if one.sure] or likely,
         key=lambda one: (one.reference not in open_ways, alone is None and _own_numbers(programs, theirs, one)),
     )
     first = next((one for one in plainest if run.operation(one.reference).base not in COPIES), next(iter(plainest), None))
@@ -113,6 +128,13 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         return None
     if alone is None and (unreduced := _unreduced(programs, ours, theirs, first, right, beside)) is not None:
         return unreduced
+    number = programs.partner[file, first.reference]
+    summed = _parts_of_a_sum(programs, first) if alone is None else None
+    if summed is not None:
+        return replace(first, summed=summed)
+    otherwise = None if first.at[0] == alone else given_otherwise(programs, Both(beside[number], programs.steps[number]), within)
+    if otherwise is not None:
+        return replace(first, given=otherwise)
     first = replace(first, lacking=_lacking(programs, first))
     return first if mended.get(first.reference, True) else replace(first, static=None)
 
@@ -157,6 +179,26 @@ def _unreduced(
                     at = next(iter(there))
                     return Named(call, (at, there[at]), None, run.operation(call).base, unreduced=how)
     return None
+
+
+def _parts_of_a_sum(programs: TeamPrograms, named: Named) -> TeamCall | None:
+    """The call inside of which every rank goes on with its own part of a sum, in the call that was named; None where there is none."""
+    step = programs.steps[programs.partner[next(iter(programs.body.parts.reference)), named.reference]]
+    for child in programs.body.children:
+        for crossing in child.outputs:
+            held = crossing.held.target
+            if held.placement.adds_up and all(
+                _is_given(programs.runs.target[file], step.get(file, -1), value) for file, value in held.parts
+            ):
+                return child
+    return None
+
+
+def _is_given(run: Recorded, reader: int, value: int) -> bool:
+    """Whether a call is given a value, or one of several that it is made of."""
+    whole = run.file.whole(value) if isinstance(run.file, Joined) else None
+    places = {run.place(one).memory for one in ((value,) if whole is None else whole.parts)}
+    return reader >= 0 and any(run.place(one).memory in places for one in run.operation(reader).inputs.values())
 
 
 def _is_exchanged(programs: TeamPrograms, file: int, call: int) -> bool:
@@ -207,6 +249,7 @@ def _mends(
     parted: Apart,
     again: Again,
     alone: int | None,
+    within: float,
 ) -> bool:
     """Whether the ranks make up a call's result, or no longer part, once they are given its scalars; not asked of another operator.
 
@@ -221,16 +264,20 @@ def _mends(
     varied = alone is None and len({shown(programs.runs.target[one], at) for one, at in step.items()}) > 1
     for keys in dict.fromkeys(keys for operation in there.values() for keys in other_scalars(operation, reference)):
         pictures = {
-            one: {call: with_scalars(programs.runs.target[one].operation(call), reference, keys) for call in _alike(programs, one, at)}
+            one: {
+                call: with_scalars(programs.runs.target[one].operation(call), reference, keys)
+                for alike in _alike(programs, one, at)
+                for call in programs.pieces.target.calls(one, alike)
+            }
             for one, at in step.items()
         }
         try:
             theirs = programs.run("target", pictures=pictures)
         except CannotReplay:
             continue
-        made = [not varied and _made_up(ours, beside[number], theirs, step, position) for position in ours.results[file, call]]
+        made = [not varied and _made_up(ours, beside[number], theirs, step, position, within) for position in ours.results[file, call]]
         apart = again(theirs)
-        if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key:
+        if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key or apart.difference.figure <= within:
             return True
     return False
 
@@ -243,11 +290,19 @@ def _alike(programs: TeamPrograms, file: int, call: int) -> list[int]:
     return [call, *(one for one in same if shown(run, one) == shown(run, call))]
 
 
-def _made_up(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool | None:
+def _of_its_shape(ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str) -> bool:
+    """Whether every rank makes something of the shape of the reference's result: it may be a part that is used otherwise later."""
+    made = [ran.results.get(at, {}).get(position) for ran, calls in ((ours, together), (theirs, step)) for at in calls.items()]
+    known = [one for one in made if one is not None and one.dtype.kind == "f"]
+    return len(known) == len(made) and len({one.shape for one in known}) == 1
+
+
+def _made_up(
+    ours: TeamRan, together: Mapping[int, int], theirs: TeamRan, step: Mapping[int, int], position: str, within: float
+) -> bool | None:
     """Whether what the ranks made at one step is the reference's result, in one placement or another; None where that is not known."""
     sides = [[ran.results.get(at, {}).get(position) for at in calls.items()] for ran, calls in ((ours, together), (theirs, step))]
     known = [[unmasked(part) for part in parts if part is not None] for parts in sides]
     if any(not parts or len(parts) < len(every) for parts, every in zip(known, sides, strict=True)):
         return None
-    placement = infer(known[0][0], known[1]) if len(known[0]) == 1 else infer_both(known[0], known[1])[2]
-    return None if placement.kind == "unknown" else bool(placement.error <= NOTHING)
+    return made_up(known[0], known[1], within)

@@ -7,7 +7,7 @@ itself is kept among the results, and where the reference would have decided oth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from layerdiff.judge.programs.noise import Noise
 from layerdiff.judge.programs.running import copied
 from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.exchange import Exchange
+from layerdiff.judge.teams.in_pieces import InPieces
 from layerdiff.judge.teams.weights import Weights
 from layerdiff.replay.program import Meeting, run_together
 from layerdiff.replay.recorded import Operation, Recorded
@@ -30,6 +31,7 @@ from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
 _MOSTLY_ALIKE: Final = 0.5
@@ -47,7 +49,7 @@ class TeamRan:
     results: dict[Call, dict[str, Array]] = field(default_factory=dict)
     """By operator call and position; decisions as the program itself would make them."""
     operands: dict[Call, Arguments] = field(default_factory=dict)
-    """Of the calls that decide something."""
+    """Of the calls that decide something, and of those that were asked for."""
     decisions: dict[Call, Decision] = field(default_factory=dict)
     """Those of the reference that are not what the ranks decided."""
 
@@ -67,16 +69,26 @@ class TeamPrograms:
     """The calls of the ranks that are one step of them all: by file."""
     partner: dict[Call, int] = field(init=False)
     """The number of the step that a call of the reference's goes with."""
+    pieces: Both[InPieces] = field(init=False)
 
     def __post_init__(self) -> None:
-        tokens, self.steps = _steps(self.body)
+        self.pieces = Both(*(InPieces.in_body(self.body, side, self.contents) for side in ("reference", "target")))
+        tokens, self.steps = self._steps()
         self.partner = {}
         for file in self.body.parts.reference:
-            own, calls = _tokens(self.body, "reference", file)
-            self.partner |= {(file, calls[i]): j for i, j in align_sequences(own, tokens)}
+            own, calls = self._done("reference", file)
+            for i, j in align_sequences(own, tokens):
+                self.partner |= {(file, call): j for call in self.pieces.reference.calls(file, calls[i])}
 
-    def run(self, side: str, noise: Mapping[int, Noise] | None = None, pictures: Mapping[int, Mapping[int, Any]] = {}) -> TeamRan:
-        """Run one side; `noise`, by file, is added to each result; `pictures`, by file and call, are other arguments of calls.
+    def run(
+        self,
+        side: str,
+        noise: Mapping[int, Noise] | None = None,
+        pictures: Mapping[int, Mapping[int, Any]] = {},
+        watched: Collection[Call] = frozenset(),
+    ) -> TeamRan:
+        """Run one side; `noise`, by file, is added to each result; `pictures`, by file and call, are other arguments of calls. `watched`:
+        calls whose operands are kept.
 
         Raises CannotReplay where something that is needed was not recorded, or cannot be run.
         """
@@ -84,7 +96,7 @@ class TeamPrograms:
         parts = {file: replace(part, pictures=pictures.get(file, {})) for file, part in getattr(self.body.parts, side).items()}
         files = list(parts)
         supplied = self._supplied() if side == "reference" else {}
-        watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file]) for file in files]
+        watchers = [_Watcher(self, side, file, ran, supplied, None if noise is None else noise[file], watched) for file in files]
         exchange: Exchange = getattr(self.exchange, side)
 
         def meet(met: Mapping[Call, Meeting]) -> dict[Call, dict[str, Array]]:
@@ -92,7 +104,40 @@ class TeamPrograms:
             return {(files.index(file), call): results for (file, call), results in exchange.meet(by_file).items()}
 
         run_together([(parts[file], watcher) for file, watcher in zip(files, watchers, strict=True)], meet)
+        getattr(self.pieces, side).put_together(ran.results)
         return ran
+
+    def _steps(self) -> tuple[list[Any], list[dict[int, int]]]:
+        """What the ranks do in one order, as tokens, and by file the calls that do it: those of the first, then what others do besides."""
+        tokens: list[Any] = []
+        steps: list[dict[int, int]] = []
+        leading = 0
+        for file in self.body.parts.target:
+            own, calls = self._done("target", file)
+            paired = {j: i for i, j in align_sequences(tokens[:leading], own)}
+            for j, (token, call) in enumerate(zip(own, calls, strict=True)):
+                at = paired.get(j)
+                if at is None:
+                    tokens.append(token)
+                    steps.append({file: call})
+                else:
+                    steps[at][file] = call
+            leading = leading or len(tokens)
+        return tokens, steps
+
+    def _done(self, side: str, file: int) -> tuple[list[Any], list[int]]:
+        """What a process does in order, as what it may be aligned by, and the calls."""
+        part, pieces = getattr(self.body.parts, side)[file], getattr(self.pieces, side)
+        rows = {getattr(child.calls, side).get(file): child.row for child in self.body.children}
+        tokens: list[Any] = []
+        calls: list[int] = []
+        for item in part.items:
+            inside = item not in part.children
+            if inside and (not pieces.stands(file, item) or part.run.is_float_cast(part.run.operation(item))):
+                continue
+            tokens.append(part.run.operation(item).name if inside else ("child", rows[item]))
+            calls.append(item)
+        return tokens, calls
 
     def chosen_otherwise(self) -> Array | None:
         """Shape (tokens,): where the reference recorded another choice than the ranks; None where no choice tells, or most part.
@@ -141,10 +186,20 @@ class TeamPrograms:
 
 class _Watcher:
     def __init__(
-        self, programs: TeamPrograms, side: str, file: int, ran: TeamRan, supplied: Mapping[tuple[int, int], Array], noise: Noise | None
+        self,
+        programs: TeamPrograms,
+        side: str,
+        file: int,
+        ran: TeamRan,
+        supplied: Mapping[tuple[int, int], Array],
+        noise: Noise | None,
+        watched: Collection[Call] = frozenset(),
     ) -> None:
+        self._watched = watched
         self._programs, self._side, self._file, self._ran, self._supplied, self._noise = programs, side, file, ran, supplied, noise
         self._run: Recorded = getattr(programs.runs, side)[file]
+        part = getattr(programs.body.parts, side)[file]
+        self._given = set(self._run.edges(part.call, Role.INPUT).values())
 
     def incoming(self, value: int) -> Array:
         programs, run = self._programs, self._run
@@ -157,6 +212,8 @@ class _Watcher:
         weight = run.weight(value)
         if weight is not None:
             return programs.weights.contents(self._file, weight, value)
+        if value in self._given:  # the run itself was given it, and the ranks something in its place
+            return programs.contents(run, value)
         if int(run.producer[value]) >= 0 or run.place(value).memory[0] in run.made_memories:
             raise CannotReplay("the reference reads a value here that was made elsewhere, and of which the ranks' is not known")
         return programs.contents(run, value)
@@ -179,6 +236,8 @@ class _Watcher:
         at = self._file, operation.call
         if not self._run.is_float_cast(operation):
             self._ran.results[at] = {position: np.array(made) for position, made in results.items()}
+        if at in self._watched:
+            self._ran.operands[at] = copied(args)
         if not decides(operation, args, results):
             return None if self._noise is None else self._noise(operation, args, results)
         self._ran.operands[at] = copied(args)
@@ -202,17 +261,18 @@ class _Watcher:
         step = programs.partner.get((self._file, operation.call))
         if step is None:
             return {}
-        calls = programs.steps[step]
+        calls, pieces = programs.steps[step], programs.pieces
         operations = {file: programs.runs.target[file].operation(call) for file, call in calls.items()}
-        there = {file: one.outputs for file, one in operations.items()}
         if any(self._chooses_from_less(operation, programs.runs.target[file], one) for file, one in operations.items()):
             return {}
         found: dict[str, Array] = {}
         for position, own in results.items():
-            if any(position not in outputs for outputs in there.values()):
-                return {}
-            parts = {file: programs.contents(programs.runs.target[file], outputs[position]) for file, outputs in there.items()}
-            decided = self._own_part(own, parts)
+            there = {file: pieces.target.recorded(programs.runs.target[file], file, call, position) for file, call in calls.items()}
+            parts = {file: part for file, part in there.items() if part is not None}
+            whole = pieces.reference.whole(self._run, self._file, operation.call, position, own)
+            decided = self._own_part(whole, parts) if whole is not None and len(parts) == len(there) else None
+            if decided is not None:
+                decided = pieces.reference.own_of(self._file, operation, position, decided)
             if decided is None:
                 return {}
             found[position] = decided
@@ -245,36 +305,3 @@ class _Watcher:
 
     def cannot(self, operation: Operation, reason: str) -> Mapping[str, Array]:
         raise CannotReplay(f"{operation.name} cannot be run: {reason}")
-
-
-def _steps(body: TeamBody) -> tuple[list[Any], list[dict[int, int]]]:
-    """What the ranks do in one order, as tokens, and by file the calls that do it: those of the first rank, then what others do besides."""
-    tokens: list[Any] = []
-    steps: list[dict[int, int]] = []
-    leading = 0
-    for file in body.parts.target:
-        own, calls = _tokens(body, "target", file)
-        paired = {j: i for i, j in align_sequences(tokens[:leading], own)}
-        for j, (token, call) in enumerate(zip(own, calls, strict=True)):
-            at = paired.get(j)
-            if at is None:
-                tokens.append(token)
-                steps.append({file: call})
-            else:
-                steps[at][file] = call
-        leading = leading or len(tokens)
-    return tokens, steps
-
-
-def _tokens(body: TeamBody, side: str, file: int) -> tuple[list[Any], list[int]]:
-    """What a process does in order, as what it may be aligned by, and the calls."""
-    part = getattr(body.parts, side)[file]
-    rows = {getattr(child.calls, side).get(file): child.row for child in body.children}
-    tokens: list[Any] = []
-    calls: list[int] = []
-    for item in part.items:
-        if item not in part.children and part.run.is_float_cast(part.run.operation(item)):
-            continue
-        tokens.append(("child", rows[item]) if item in part.children else part.run.operation(item).name)
-        calls.append(item)
-    return tokens, calls

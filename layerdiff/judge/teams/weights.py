@@ -5,6 +5,7 @@ Weights are held against each other by themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.filling import refilled
 from layerdiff.align.placements import infer
+from layerdiff.arithmetic.formats import Format, format_named, round_to
 from layerdiff.judge.pairs.placed import Part
 from layerdiff.judge.programs.constants import read_weight, viewed, whole_constants
 from layerdiff.judge.teams.crossings import Crossing
@@ -55,7 +57,9 @@ class Weights:
         if not parts:
             if run.file.dtype_name(whole) not in self._dtypes:  # rounded, nobody knows where: in compiled code, say
                 raise CannotReplay(f"the ranks recorded no {name}")
-            return read_weight(run, value, self._contents)
+            rounded = self._rounded.get(run.file.dtype_name(whole))
+            own = read_weight(run, value, self._contents)
+            return own if rounded is None else round_to(own, rounded)  # under another name, as one with others
         if len(self._runs.reference) > 1:
             raise CannotReplay(f"how the ranks hold {name} is not known")
         # No call has it as its own: what computes with a weight of another module, which is never called.
@@ -68,6 +72,22 @@ class Weights:
     @cached_property
     def _dtypes(self) -> set[str]:
         return {run.file.dtype_name(value) for run, names in zip(self._runs.target, self._named, strict=True) for value in names.values()}
+
+    @cached_property
+    def _rounded(self) -> dict[str, Format]:
+        """By dtype of the reference's weights the coarser one that the ranks have most of them in, where they have."""
+        votes: dict[str, Counter[str]] = {}
+        for (file, whole), crossing in self._known.items():
+            if crossing is not None:
+                there, part = crossing.held.target.parts[0]
+                own = self._runs.reference[file].file.dtype_name(whole)
+                votes.setdefault(own, Counter())[self._runs.target[there].file.dtype_name(part)] += 1
+        found = {}
+        for own, counted in votes.items():
+            formats = format_named(own), format_named(counted.most_common(1)[0][0])
+            if formats[0] is not None and formats[1] is not None and formats[1].unit > formats[0].unit:
+                found[own] = formats[1]
+        return found
 
     @cached_property
     def _named(self) -> list[dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from layerdiff.align.forms import Shape, same_form
@@ -10,6 +11,7 @@ from layerdiff.sides import Both
 Position = tuple[int, str]
 """(role, position): an input, an output or a weight, and where it stood."""
 _NAMED = "in."
+_PLACED = "in["
 
 
 def pair_positions(
@@ -18,7 +20,8 @@ def pair_positions(
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
-    left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name.
+    left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name, nor at one place a cache with
+    what has no such form.
     """
     where: dict[Position, list[int]] = {}
     for i, position in enumerate(reference):
@@ -27,7 +30,7 @@ def pair_positions(
     target_left: list[int] = []
     for j, position in enumerate(target):
         candidates = where.get(position)
-        if candidates:
+        if candidates and not (shapes is not None and _is_another_thing(position, shapes.reference[candidates[0]], shapes.target[j])):
             pairs.append((candidates.pop(0), j))
         else:
             target_left.append(j)
@@ -53,6 +56,15 @@ def pair_positions(
     return pairs, reference_left, target_left
 
 
+def _is_another_thing(position: Position, one: Shape, other: Shape) -> bool:
+    """Whether two values at the same place of a call have forms that nothing has in two ways, cut on ranks or not."""
+    if not position[1].startswith(_PLACED):
+        return False
+    counts = sorted((math.prod(one), math.prod(other)))
+    dims = [sum(size != 1 for size in shape) for shape in (one, other)]
+    return abs(dims[0] - dims[1]) > 1 and (counts[0] == 0 or counts[1] % counts[0] != 0)
+
+
 def _is_mask_alone(one: str, other: str) -> bool:
     """Whether one of two values that are handed over by name is a mask, and the other is not."""
     return all(name.startswith(_NAMED) for name in (one, other)) and one.endswith("mask") != other.endswith("mask")
@@ -60,4 +72,4 @@ def _is_mask_alone(one: str, other: str) -> bool:
 
 def _by_name_and_place(one: str, other: str) -> bool:
     """Whether of two positions of inputs one says a name, and the other a place: `in.x` and `in[0]`."""
-    return {one[:3], other[:3]} == {_NAMED, "in["}
+    return {one[:3], other[:3]} == {_NAMED, _PLACED}

@@ -100,8 +100,8 @@ def judge_ranks(
 
 
 def _on_the_way(sites: dict[str, NDArray[Any]], found: Found, bodies: Collection[int]) -> Iterator[int]:
-    """The modules between a call that was named and the body that it is named in, which thresholds would blame for it again."""
-    around = int(sites["parent"][found.row]) if sites["kind"][found.row] == CallKind.OPERATOR and not found.local.notice else -1
+    """The modules from a call that was named to the body that it is named in, which thresholds would blame for it again."""
+    around = -1 if found.local.notice else _module(sites, found.row)
     while around >= 0 and around not in bodies:
         if sites["exact"][around] == BY_THRESHOLDS:
             yield around

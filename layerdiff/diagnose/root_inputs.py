@@ -12,8 +12,9 @@ from layerdiff.diagnose.differing import differs_beyond_rounding, how_much
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting
-from layerdiff.judge.tables import of_another_form
+from layerdiff.judge.tables import Source, of_another_form
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.schema import CallKind, Role
 
 _DRAWN: Final = "; it began with the same: if a loop drew these tokens from the results, decode greedily, or feed both runs the same"
@@ -45,6 +46,12 @@ def notices_of_inputs(evidence: Evidence, packed: Collection[str], parting: Part
                 continue
             made_here = begins.get((site, position), step) < step
             if made_here and (_within_what_layers_make(evidence, pair) or _follows_on(evidence, pair, parting, step)):
+                continue
+            if _nothing_depends_on(evidence, row, pair):
+                if ("unread", position) not in seen:
+                    seen.add(("unread", position))
+                    said = f"the input {position} of step {step} is not the same in both runs"
+                    yield Notice("input-differs", f"{said}, and nothing that they make depends on what differs", site=site)
                 continue
             kind = "input-differs"
             drawn = _DRAWN if made_here and int(pairs["mismatched"][pair]) > 0 else ""
@@ -78,6 +85,22 @@ def _as_it_begins(evidence: Evidence, inputs: NDArray[np.bool_]) -> dict[tuple[s
         if step == first[site] and not pairs["equal"][pair]:
             other.add(key)
     return {key: step for key, step in found.items() if key not in other}
+
+
+def _nothing_depends_on(evidence: Evidence, root: int, pair: int) -> bool:
+    """Whether all that a root and the modules inside make is the same but for rounding, although an input of floats is another one.
+
+    So is a cache that holds what others left there: it is handed over whole, and what is read of it was written first.
+    """
+    sites, pairs, texts = evidence.sites, evidence.pairs, evidence.texts
+    dtype = dtype_named(texts[int(pairs["target_dtype"][pair])] or "")
+    inside = outermost(sites["parent"])[pairs["site"]] == root
+    made = np.flatnonzero(inside & (pairs["role"] == Role.OUTPUT) & (sites["kind"][pairs["site"]] == CallKind.MODULE))
+    made = made[np.isin(pairs["source"][made], (Source.BYTES, Source.STATISTICS))]
+    own = pairs["site"][made] == root
+    if dtype is None or dtype.kind != "float" or not own.any():
+        return False
+    return all(bool(pairs["equal"][one]) or _within_what_layers_make(evidence, one) for one in made.tolist())
 
 
 def _within_what_layers_make(evidence: Evidence, pair: int) -> bool:

@@ -37,7 +37,7 @@ class Joined(TraceFile):
         self.base, self.chunks = file, tuple(chunks)
         made = Joining(file, chunks, refused).tables()
         self._index = cast(Index, _Index(file, made.texts, made.calls, made.values, made.edges))
-        self._wholes, self.lasts, self.own, self.pieces, self.roots = made.wholes, made.lasts, made.own, made.pieces, made.roots
+        self.wholes, self.lasts, self.own, self.pieces, self.roots = made.wholes, made.lasts, made.own, made.pieces, made.roots
         self._moved = made.moved
         self._shapes = {}
         self._derived = Derived(self, self.path.stat().st_size, self._stored_bytes)
@@ -48,11 +48,11 @@ class Joined(TraceFile):
 
     def whole(self, value: int) -> Whole | None:
         """What a value is made of; None of one that was recorded."""
-        return self._wholes.get(value)
+        return self.wholes.get(value)
 
     def ends(self, value: int) -> tuple[int, ...]:
         """What a value of last tokens alone is made of, where steps have other requests; nothing of another."""
-        whole = self._wholes.get(value)
+        whole = self.wholes.get(value)
         if whole is None or not isinstance(whole.how, InRow):
             return ()
         order, layouts = whole.how.order, [one.layout for one in self.chunks]
@@ -61,12 +61,12 @@ class Joined(TraceFile):
 
     def has_bytes(self, value: int) -> bool:
         """Whether the bits of all of it were kept."""
-        whole = self._wholes.get(value)
+        whole = self.wholes.get(value)
         return super().has_bytes(value) if whole is None else all(self.base.has_bytes(part) for part in whole.parts)
 
     def raw(self, value: int) -> Array:
         """The bits of a value."""
-        whole = self._wholes.get(value)
+        whole = self.wholes.get(value)
         if whole is None:
             return super().raw(value)
         return whole.how.whole([self.base.raw(part) for part in whole.parts], whole.fill)
@@ -74,11 +74,11 @@ class Joined(TraceFile):
     def read(self, value: int) -> Array:
         """A value as numbers."""
         dtype = self.dtype(value)
-        return super().read(value) if value not in self._wholes or dtype is None else dtype.decode(self.raw(value))
+        return super().read(value) if value not in self.wholes or dtype is None else dtype.decode(self.raw(value))
 
     def statistics(self, value: int) -> Statistics | None:
         """Those of the parts together."""
-        whole = self._wholes.get(value)
+        whole = self.wholes.get(value)
         if whole is None:
             return super().statistics(value)
         each = [self.base.statistics(part) for part in whole.parts]
@@ -95,10 +95,10 @@ class Joined(TraceFile):
         return Statistics(*ends, mean, rms, *(sum(getattr(one, name) for one in known) for name in ("nan", "posinf", "neginf")))
 
     def _place(self, value: int, dtype: Dtype) -> Place | None:
-        return None if value in self._wholes else super()._place(value, dtype)
+        return None if value in self.wholes else super()._place(value, dtype)
 
     def _stored_bytes(self, value: int) -> NDArray[np.uint8]:
-        return self.raw(value).reshape(-1).view(np.uint8) if value in self._wholes else super()._stored_bytes(value)
+        return self.raw(value).reshape(-1).view(np.uint8) if value in self.wholes else super()._stored_bytes(value)
 
 
 def own_of(file: TraceFile) -> frozenset[int]:

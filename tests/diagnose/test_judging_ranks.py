@@ -22,6 +22,7 @@ def test_modules_around_a_named_call_are_not_blamed_by_thresholds_again() -> Non
     at = [Found(row, Local((0, 0), "out", Verdict.UNEXPLAINED, "", 1.0, 0.0, "meaning")) for row in range(5)]
     assert [2, 1] == list(_on_the_way(sites, at[3], {0}))
     assert [2] == list(_on_the_way(sites, at[3], {1}))
-    assert [] == list(_on_the_way(sites, at[4], {0}))  # a module that is blamed itself
+    assert [4, 1] == list(_on_the_way(sites, at[4], {0}))  # a module that is no body is said by the programs, once
+    assert [] == list(_on_the_way(sites, at[0], {0}))
     sites["exact"][2] = int(Verdict.IDENTICAL)
     assert [1] == list(_on_the_way(sites, at[3], {0}))

@@ -37,11 +37,12 @@ class Row(nn.Module):
 
 
 class Shared(Engine):
-    """`wrong`: sum, the last layer's attention is not summed up; else a fault of the last layer (`Engine`), of `rank 1 ` alone."""
+    """`wrong`: sum, the last layer adds up no attention; else faults of both layers (`Engine`), or of the last, of `rank 1 ` alone."""
 
     def __init__(self, rank: int, size: int, wrong: str) -> None:
         fault = wrong.removeprefix("rank 1 ") if rank == 1 or not wrong.startswith("rank 1 ") else ""
-        super().__init__(small_llama(hidden=HIDDEN, layers=LAYERS), ("", "" if wrong == "sum" else fault))
+        first, _, last = fault.rpartition(", ")
+        super().__init__(small_llama(hidden=HIDDEN, layers=LAYERS), (first, "" if wrong == "sum" else last))
         for number, layer in enumerate(self.layers):
             attention, mlp = layer.self_attn, layer.mlp
             attention.heads //= size

@@ -52,7 +52,7 @@ def test_requests_that_come_and_go_are_no_fault(
     assert {"layers.1.self_attn.o_proj", "layers.1.mlp", "lm_head"} <= {texts[int(site)] for site in sites["site"][compares]}
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[str, str | None, int | None]] = {
     "scale": ("layers.1.self_attn", "scalar-differs", None),
     "rank 1 scale": ("layers.1.self_attn", "scalar-differs", 1),
     "epsilon": ("layers.1.post_attention_layernorm", "rmsnorm-eps", None),
@@ -80,3 +80,10 @@ def test_a_fault_is_found_where_it_is(
 ) -> None:
     comparison = compared(processes, tmp_path, steps, wrong, operators=operators, batch=batch, size=size)
     assert [FAULTS[wrong]] == [(origin.site.split("/")[0], origin.cause, origin.rank) for origin in comparison.origins]
+
+
+def test_a_second_fault_of_what_is_judged_as_one_is_found(processes: Processes, tmp_path: Path) -> None:
+    """The engine's attention is no call of its own to the reference: what its modules make of one another is one program."""
+    comparison = compared(processes, tmp_path, "mixed", "scale, epsilon", operators=True, batch=True)
+    found = {(origin.site.split("/")[0], origin.cause) for origin in comparison.origins}
+    assert found == {("layers.0.self_attn", "scalar-differs"), ("layers.1.post_attention_layernorm", "rmsnorm-eps")}

@@ -57,10 +57,10 @@ class Batches:
     parted: tuple[Parted, ...] = ()
 
 
-def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False) -> list[Batches]:
+def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: bool = False) -> list[Batches]:
     """The steps that are one; none where each step has what one step of the other run has, in their order.
 
-    `rows`: of single steps too, and each run's as a row of the tokens that both have, and of no others.
+    `rows`: each run's as a row of the tokens that both have, and of no others. `other_form`: of steps too that go together as they are.
     """
     for known, other in (("reference", "target"), ("target", "reference")):
         requests = requests_of(getattr(steps, known))
@@ -71,7 +71,7 @@ def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False) -> list[Batc
             one.lacks = one.then is None and len(one.ids) < len(whole.ids)
         both = Both(requests, found) if known == "reference" else Both(found, requests)
         if _tells(requests) and (_are_prompts(both) or any(map(_has_all, steps, both, (both.target, both.reference)))):
-            return [] if not rows and _may_be_as_they_are(steps, both) else _grouped(steps, both, rows=rows)
+            return [] if not other_form and _may_be_as_they_are(steps, both) else _grouped(steps, both, rows=rows)
     return []
 
 

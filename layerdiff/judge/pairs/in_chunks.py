@@ -220,8 +220,9 @@ def _batches(files: Both[TraceFile], steps: Both[list[_Step]], *, rows: bool) ->
     given = Both(*(list(_given(file, own)) for file, own in zip(files, steps, strict=True)))
     best: list[Batches] = []
     least = 0
+    other_form = rows and steps.reference[0].is_row != steps.target[0].is_row
     for ours, theirs in product(given.reference, given.target):
-        found = in_batches(Both(ours, theirs), rows=rows)
+        found = in_batches(Both(ours, theirs), rows=rows, other_form=other_form)
         alone = sum(sum(one.alone) for one in found)
         if found and (not best or alone < least):  # positions may be wrong: the tokens tell
             best, least = found, alone

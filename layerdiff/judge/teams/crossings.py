@@ -15,7 +15,7 @@ from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
-from layerdiff.trace.joined import own_of
+from layerdiff.trace.joined import Joined, own_of
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
@@ -162,12 +162,15 @@ class Crossings:
         return True
 
     def _made(self, side: str, number: int, *, anyhow: bool) -> frozenset[int]:
-        """The values of a file that some operator of it made; or just those that other ranks sent, or made with it."""
+        """The values of a file that some operator inside a module made; or just those that other ranks sent, or made with it."""
         found = self._made_by_operators.get((side, number, anyhow))
         if found is None:
             file: TraceFile = getattr(self._files, side)[number]
             kinds = file.calls.kind[file.edges.call]
-            made = (kinds != CallKind.MODULE if anyhow else kinds == CallKind.COLLECTIVE) & (file.edges.role == Role.OUTPUT)
-            made &= ~np.isin(file.edges.call, list(own_of(file)))
-            found = self._made_by_operators[side, number, anyhow] = frozenset(file.edges.value[made].tolist())
+            inside = (kinds != CallKind.MODULE) & (file.calls.parent[file.edges.call] >= 0)
+            made = (inside if anyhow else kinds == CallKind.COLLECTIVE) & (file.edges.role == Role.OUTPUT)
+            values = set(file.edges.value[made & ~np.isin(file.edges.call, list(own_of(file)))].tolist())
+            if isinstance(file, Joined):
+                values |= {value for value, whole in file.wholes.items() if not values.isdisjoint(whole.parts)}
+            found = self._made_by_operators[side, number, anyhow] = frozenset(values)
         return found

@@ -23,7 +23,7 @@ from layerdiff.judge.teams.bodies import TeamBody, team_bodies, team_body
 from layerdiff.judge.teams.crossings import Crossings
 from layerdiff.judge.teams.exchange import Exchange
 from layerdiff.judge.teams.given import argument, module_around
-from layerdiff.judge.teams.naming import first_other
+from layerdiff.judge.teams.naming import Named, first_other, may_follow
 from layerdiff.judge.teams.parting import Apart, parted
 from layerdiff.judge.teams.rounding import TeamRounding, beyond_rounding, decisions
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
@@ -39,6 +39,8 @@ _APART: Final = 10.0
 """How many times further off one rank must be than the others, to be named alone."""
 _KEPT: Final = 64
 """Bodies whose exact values are kept, for who looks for a cause."""
+_MOST_APART: Final = 16
+"""Values that cross a body differently and are looked at, the worst first; of a fault in what is beyond these another one is said."""
 _NEAR: Final = 2
 """How many modules, the body's own and those around it, are tried as a whole, where a difference may cancel again."""
 
@@ -124,25 +126,31 @@ class _Judge:
             return  # what it makes is off by that
         try:
             programs, ours, theirs = self._run(body)
-            apart = self._parted(body, ours, theirs)
+            every = self._parted(body, ours, theirs)
             decided = [(self.crossings.row_of.get(at, row), local) for at, local in decisions(programs, self._rounding, ours)]
-            unexplained = apart is None and self._arithmetic
+            unexplained = not every and self._arithmetic
             beyond = beyond_rounding(programs, self._rounding, ours, theirs, self._padded(body)) if unexplained else None
         except (CannotReplay, TraceError) as refusal:
             self._judge_tokens(body, str(refusal), meant)
             return
-        if apart is not None:  # a choice beyond rounding follows from what is off, or is followed by it: the one fault is said
+        if every:  # a choice beyond rounding follows from what is off, or is followed by it: the one fault is said
             decided = [(where, local) for where, local in decided if local.notice]
         meant.said += [Said(Found(where, local), frozenset({row})) for where, local in decided]
         if beyond is not None:
             meant.said.append(Said(Found(row, beyond[1]), frozenset({row, beyond[0].row})))
-        (meant.same if apart is None else meant.other).add(row)
-        if apart is not None and self._meets(row):
+        (meant.other if every else meant.same).add(row)
+        if every and self._meets(row):
             meant.meets.add(row)
-        elif apart is not None:
-            found = self._found(programs, ours, theirs, apart)
+            return
+        said: list[tuple[Apart, Named | None]] = []
+        for apart in every[:_MOST_APART]:
+            if any(may_follow(programs, apart, *one) for one in said):
+                continue
+            named = self._named(programs, ours, theirs, apart)
+            said.append((apart, named))
             concerns = frozenset({row, apart.call.row, self._hands(body, apart)} | inside)
-            meant.said.append(Said(found, concerns, self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}))
+            exact = self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}
+            meant.said.append(Said(self._found(body, apart, named), concerns, exact))
 
     def _judge_tokens(self, body: TeamBody, refusal: str, meant: Meant) -> None:
         """What is run may depend on choices: where some are not the reference's, the tokens for which all chose alike are judged."""
@@ -152,14 +160,14 @@ class _Judge:
             if apart is None:
                 meant.unjudged[row] = refusal
                 return
-            programs, ours, theirs = self._run(whole, own_choices=True)
-            worst = parted(whole, ours, theirs, dead_tokens(apart, self._padded(body)))
+            _, ours, theirs = self._run(whole, own_choices=True)
+            every = parted(whole, ours, theirs, dead_tokens(apart, self._padded(body)))
         except (CannotReplay, TraceError) as again:
             meant.unjudged[row] = str(again)
             return
-        (meant.same if worst is None else meant.other).add(row)
-        if worst is not None:
-            found = self._found(programs, ours, theirs, worst)
+        (meant.other if every else meant.same).add(row)
+        if every:
+            found = self._found(whole, every[0], None)  # what follows from other choices is no fault
             meant.said.append(Said(found, frozenset({row, *self._rows_inside(whole, row)})))
 
     def _rows_inside(self, body: TeamBody, row: int) -> set[int]:
@@ -171,7 +179,7 @@ class _Judge:
         theirs = programs.run("target")
         return programs, programs.run("reference"), theirs
 
-    def _parted(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> Apart | None:
+    def _parted(self, body: TeamBody, ours: TeamRan, theirs: TeamRan) -> list[Apart]:
         return parted(body, ours, theirs, self._padded(body))
 
     def _padded(self, body: TeamBody) -> NDArray[np.bool_] | None:
@@ -198,7 +206,7 @@ class _Judge:
             return False
         try:
             _, ours, theirs = self._run(body)
-            return self._parted(body, ours, theirs) is None
+            return not self._parted(body, ours, theirs)
         except (CannotReplay, TraceError):
             return False
 
@@ -214,14 +222,18 @@ class _Judge:
             found[int(crossing.key)] = whole, [theirs.cuts[file][crossing.key] for file, _ in crossing.held.target.parts]
         return found
 
-    def _found(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Found:
-        body, difference = programs.body, apart.difference
+    def _named(self, programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, apart: Apart) -> Named | None:
+        if _counts_for_itself(programs.body):  # what follows from other ids is no fault
+            return None
+        alone = _alone(apart.figures)
+        return first_other(programs, ours, theirs, apart, alone, lambda ran: self._parted(programs.body, ours, ran))
+
+    def _found(self, body: TeamBody, apart: Apart, named: Named | None) -> Found:
+        difference = apart.difference
         cause, says = None, "the ranks together compute something else"
         row, value, evidence = self._hands(body, apart), apart.crossing.position, dict[str, Any]()
         calls = self._calls(row)
         alone = _alone(apart.figures)
-        unnamed = programs.own_choices or _counts_for_itself(body)  # what follows from other choices, or other ids, is no fault
-        named = None if unnamed else first_other(programs, ours, theirs, apart, alone, lambda ran: self._parted(body, ours, ran))
         if named is not None and named.given is not None:
             row = self._around(named.at, named.given, row)
             calls = self._calls(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,10 +20,10 @@ from layerdiff.judge.teams.given import given_otherwise, made_up
 from layerdiff.judge.teams.parting import Apart
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
 from layerdiff.measure.rows import row_difference
-from layerdiff.replay.recorded import Recorded
+from layerdiff.replay.recorded import Place, Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
-from layerdiff.trace.joined import Joined
+from layerdiff.trace.joined import Joined, own_of
 
 Array = NDArray[Any]
 _REDUCTIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
@@ -53,6 +53,8 @@ class Named:
     """Whether its result is known to be another; else only that the ranks part no longer where they are given its number tells."""
     lacking: str = ""
     """The operator that the reference hands its result to, where the ranks run none for it."""
+    mended: bool = False
+    """Whether nothing differs there once the ranks are given the reference's number."""
     given: int | None = None
     """The argument that is another tensor already, where it is the first call that tells."""
     summed: TeamCall | None = None
@@ -61,7 +63,7 @@ class Named:
     """Where the ranks' results, reduced over the ranks, are the reference's, and never were: `sum`."""
 
 
-Again = Callable[[TeamRan], Apart | None]
+Again = Callable[[TeamRan], Sequence[Apart]]
 
 
 def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: Apart, alone: int | None, again: Again) -> Named | None:
@@ -75,11 +77,11 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
     team = programs.body.parts.reference
     file, part = next(iter(team.items()))
     run = part.run
-    value = next((value for number, value in parted.crossing.held.reference.parts if number == file), None)
-    if value is None:
+    ends = _end(programs, parted)
+    if ends is None:
         return None
-    stop = part.items.index(parted.call.calls.reference[file]) if parted.handed else len(part.items)
-    inside = reaching(run, part.items[:stop], [run.place(value)])
+    items, place = ends
+    inside = reaching(run, items, [place])
     beside: dict[int, dict[int, int]] = {}
     for (own, call), number in programs.partner.items():
         beside.setdefault(number, {})[own] = call  # of pieces the last one
@@ -112,13 +114,13 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         known = None not in told.values() or programs.runs.target[at].operation(step[at]).name != run.operation(call).name
         if other or (static is not None and numbers_in(static) and not known):  # tiles of a product are no part of it, and scaled like it
             found.append(Named(call, (at, step[at]), static, run.operation(call).base, sure=other))
-    open_ways = reaching(run, part.items[:stop], [run.place(value)], right)
+    open_ways = reaching(run, items, [place], right)
     found.sort(key=lambda one: one.reference not in open_ways)
     mended: dict[int, bool] = {}
     for one in [one for one in found if one.static is not None][:_MOST]:
         mended[one.reference] = _mends(programs, ours, one.reference, beside, parted, again, alone, within)
         if mended[one.reference] and numbers_in(one.static or ""):
-            return one
+            return replace(one, mended=True)
     plainest = sorted(
         [one for one in found if one.sure] or likely,
         key=lambda one: (one.reference not in open_ways, alone is None and _own_numbers(programs, theirs, one)),
@@ -137,6 +139,29 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         return replace(first, given=otherwise)
     first = replace(first, lacking=_lacking(programs, first))
     return first if mended.get(first.reference, True) else replace(first, static=None)
+
+
+def _end(programs: TeamPrograms, parted: Apart) -> tuple[Sequence[int], Place] | None:
+    """What the reference runs until a value crosses, and where this lies, on the first of its processes; None where it has none of it."""
+    file, part = next(iter(programs.body.parts.reference.items()))
+    value = next((value for number, value in parted.crossing.held.reference.parts if number == file), None)
+    if value is None:
+        return None
+    stop = part.items.index(parted.call.calls.reference[file]) if parted.handed else len(part.items)
+    return part.items[:stop], part.run.place(value)
+
+
+def may_follow(programs: TeamPrograms, other: Apart, known: Apart, named: Named | None) -> bool:
+    """Whether what crosses differently may be the consequence of what was found where something else does."""
+    ends = _end(programs, other), _end(programs, known)
+    if ends[0] is None or ends[1] is None:
+        return True
+    run = next(iter(programs.body.parts.reference.values())).run
+    way = reaching(run, ends[0][0], [ends[0][1]])
+    if named is not None and named.mended:
+        return named.reference in way
+    computed = {call for call in reaching(run, ends[1][0], [ends[1][1]]) if call not in own_of(run.file)}
+    return any(not run.is_module(call) and not run.is_view(run.operation(call)) for call in way & computed)
 
 
 def _own_numbers(programs: TeamPrograms, theirs: TeamRan, named: Named) -> bool:
@@ -276,8 +301,8 @@ def _mends(
         except CannotReplay:
             continue
         made = [not varied and _made_up(ours, beside[number], theirs, step, position, within) for position in ours.results[file, call]]
-        apart = again(theirs)
-        if (made and all(made)) or apart is None or apart.crossing.key != parted.crossing.key or apart.difference.figure <= within:
+        left = [apart.difference.figure for apart in again(theirs) if apart.crossing.key == parted.crossing.key]
+        if (made and all(made)) or max(left, default=0.0) <= within:
             return True
     return False
 

@@ -36,9 +36,9 @@ class Apart:
     """(file, figure) of each process's part; empty of a sum."""
 
 
-def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] | None) -> Apart | None:
-    """The worst of what crosses differently; None where all is the same. `padded`: as `judge.padding` has it."""
-    worst: Apart | None = None
+def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] | None) -> list[Apart]:
+    """What crosses differently, the worst first; empty where all is the same. `padded`: as `judge.padding` has it."""
+    found: list[Apart] = []
     for call, handed in body.crossing():
         for crossing in call.inputs if handed else call.outputs:
             held = crossing.held
@@ -58,9 +58,9 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
             matched = held.target.placement.kind == "sharded" and not held.target.placement.reading
             if (matched or not crossing.known) and _made_up(whole, parts, dead, in_any_order=matched):
                 continue
-            if difference is not None and difference.figure > max(NOTHING, 0.0 if worst is None else worst.difference.figure):
-                worst = Apart(crossing, call, handed, difference, tuple(figures))
-    return worst
+            if difference is not None and difference.figure > NOTHING:
+                found.append(Apart(crossing, call, handed, difference, tuple(figures)))
+    return sorted(found, key=lambda apart: -apart.difference.figure)
 
 
 def _made_up(whole: Array, parts: Sequence[Array], dead: NDArray[np.bool_] | None, *, in_any_order: bool) -> bool:

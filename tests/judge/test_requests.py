@@ -138,3 +138,10 @@ def test_a_row_without_positions_is_told_by_its_tokens() -> None:
     known = requests_of([batch(A, B, C)])
     assert known is not None
     assert [len(one.at) for one in where_they_are(known, plain)[0]] == [6, 4, 5]
+
+
+def test_what_a_run_warms_up_with_is_left_out() -> None:
+    """The first piece of a batch ran once before; nothing tells positions."""
+    steps = [Given(np.array([ids]), np.ones((1, 4), bool), None, None) for ids in (A[:4], A[:4], C[:4])]
+    (one,) = in_batches(Both([batch(A[:4], C[:4])], steps))
+    assert (one.steps.target, one.alone.target) == ((1, 2), 0)

@@ -133,6 +133,10 @@ def where_they_are(known: Sequence[Request], steps: Sequence[Given]) -> tuple[li
             while at < places.size:
                 first = None if firsts is None else int(firsts[places[at]])
                 chosen, count = _longest(known, found, used, ids[places[at:]], first, None if firsts is None else firsts[places[at:]])
+                again = _again(found, used, ids[places], first) if not count and not at else None
+                if again is not None:
+                    chosen, count = again, places.size
+                    found[chosen] = Request()
                 if not count and first is not None:
                     if first == 0:
                         others.append(1)
@@ -150,6 +154,14 @@ def where_they_are(known: Sequence[Request], steps: Sequence[Given]) -> tuple[li
                     break  # what follows is of the same request, or of one that nothing tells
                 at += count or 1
     return found, lost
+
+
+def _again(found: Sequence[Request], used: set[int], ids: Array, first: int | None) -> int | None:
+    """The request of which a step has all that one step alone had before: the later one counts, a run warms up first."""
+    if first:
+        return None
+    alone = (number for number, one in enumerate(found) if number not in used and len({step for step, _ in one.at}) == 1)
+    return next((number for number in alone if np.array_equal(found[number].ids, ids)), None)
 
 
 def _note(known: Sequence[Request], found: Sequence[Request], used: set[int], first: int, token: int) -> None:

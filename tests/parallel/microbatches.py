@@ -1,4 +1,4 @@
-"""Tasks of a process of the group: a pipeline of torch's own, which runs a batch in pieces, and its first piece once before, for the shapes."""
+"""Tasks of a process of the group: a pipeline of torch's own, which runs a batch in pieces, and the first once before, for the shapes."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ def compared(
     return compare_traces(folder / "r.h5", folder / "t.h5")
 
 
-@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("operators", "dtype"), [(True, torch.bfloat16), (False, torch.float32)], ids=["operators", "modules"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_an_engine_that_is_right(tmp_path: Path, batch: int, dtype: torch.dtype, operators: bool) -> None:
     comparison = compared(tmp_path, batch, ("", ""), dtype, operators=operators)
@@ -93,8 +92,7 @@ def of_several_lengths(
     return compare_traces(folder / "r.h5", folder / "t.h5")
 
 
-@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("operators", "dtype"), [(True, torch.bfloat16), (False, torch.float32)], ids=["operators", "modules"])
 def test_requests_of_several_lengths_in_a_row_are_those_of_a_padded_batch(tmp_path: Path, dtype: torch.dtype, operators: bool) -> None:
     comparison = of_several_lengths(tmp_path, dtype=dtype, operators=operators)
     assert [] == [origin.site for origin in comparison.origins]
@@ -137,8 +135,7 @@ def sampling(*, early: int = 0, epsilon: float = 1e-6, rolled: int = 0) -> Sampl
 
 
 @SEVERAL
-@pytest.mark.parametrize("operators", [True, False], ids=["operators", "modules"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("operators", "dtype"), [(True, torch.bfloat16), (False, torch.float32)], ids=["operators", "modules"])
 def test_logits_of_the_last_tokens_are_compared(tmp_path: Path, lengths: tuple[int, ...], dtype: torch.dtype, operators: bool) -> None:
     comparison = of_several_lengths(tmp_path, dtype=dtype, lengths=lengths, engine=sampling(), operators=operators)
     assert [] == [origin.site for origin in comparison.origins]

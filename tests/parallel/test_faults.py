@@ -19,7 +19,7 @@ def origins(comparison: Comparison) -> set[Found]:
     return {(origin.site, origin.cause) for origin in comparison.origins}
 
 
-@pytest.mark.parametrize(("size", "dtype", "operators"), [(2, "float32", False), (4, "bfloat16", True)])
+@pytest.mark.parametrize(("size", "dtype", "operators"), [(4, "float32", False), (2, "bfloat16", True)])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_all_ranks_is_found(name: str, size: int, dtype: str, operators: bool, processes: Processes, tmp_path: Path) -> None:
     case, found = FAULTS[name]
@@ -39,7 +39,7 @@ def test_what_only_programs_show_is_found(name: str, size: int, dtype: str, proc
 
 
 ALIKE = {name: (replace(case, faults=(Fault(name),)), found) for name, (case, found) in FAULTS.items()}
-OF_EACH_KIND = ("sum_missing", "fused_one_block", "duplicate_shard", "expert_offset", "epsilon of one rank")
+OF_EACH_KIND = ("sum_missing", "expert_offset", "epsilon of one rank")
 """`make evaluate` holds two layouts against each other with every fault."""
 
 
@@ -67,7 +67,7 @@ def test_a_rank_that_is_off_alone_is_named(name: str, size: int, rank: int, proc
     assert [(site, rank)] == [(origin.site, origin.rank) for origin in comparison.origins]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [4])
 def test_a_second_fault_on_one_rank_is_found_beside_one_of_all(size: int, processes: Processes, tmp_path: Path) -> None:
     faults = (Fault("sum_missing", layer=0), Fault("kernel_off", layer=1, rank=size - 1))
     comparison = compare_traces(*record_ranks(tmp_path, Case(faults=faults), size, processes, operators=True))

@@ -26,7 +26,7 @@ def test_nothing_is_found_and_every_value_is_placed(name: str, size: int, dtype:
     assert {key: expected(made, *key) for key in found} == found
 
 
-@pytest.mark.parametrize("name", ["tensor", "sequence", "context", "experts", "pipeline"])
+@pytest.mark.parametrize("name", ["sequence", "experts"])
 def test_a_coarser_target_is_placed_too(name: str, processes: Processes, tmp_path: Path) -> None:
     case = replace(LAYOUTS[name], dtype="bfloat16")
     comparison = compare_traces(*record_ranks(tmp_path, case, 2, processes, reference=LAYOUTS[name].alone))
@@ -61,7 +61,8 @@ def test_experts_whose_sum_is_handed_on_are_no_fault(seed: int, processes: Proce
     assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
 
 
-PAIRS = [(name, name) for name in LAYOUTS if name != "tensor"] + [("tensor", "sequence")]
+PAIRS = [("tensor", "sequence"), ("context", "context"), ("exchanged", "exchanged"), ("pipeline", "pipeline")]
+"""`make evaluate` holds all against each other."""
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=str)
@@ -73,7 +74,7 @@ def test_nothing_is_found_between_two_layouts(first: str, second: str, processes
     assert [] == [notice.statement for notice in comparison.notices if notice.defect]
 
 
-@pytest.mark.parametrize("name", ["tensor", "context", "exchanged"])
+@pytest.mark.parametrize("name", ["tensor", "exchanged"])
 def test_nothing_is_found_between_two_runs_of_one_layout(name: str, processes: Processes, tmp_path: Path) -> None:
     _, reference = record_ranks(tmp_path / "one", LAYOUTS[name], 2, processes, operators=True)
     _, target = record_ranks(tmp_path / "other", replace(LAYOUTS[name], dtype="bfloat16"), 2, processes, operators=True)

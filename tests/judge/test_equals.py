@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from layerdiff.judge.meaning.equals import Equals
+from layerdiff.judge.meaning.signatures import Signatures
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING
 
 
@@ -30,7 +31,7 @@ def test_what_has_no_elements_has_no_columns() -> None:
 
 def test_many_dimensions_of_one_size_are_told_in_a_few_ways() -> None:
     value = numbers(*(2,) * 14)
-    known = Equals([value], tokens=(2, 2))
+    known = Equals([value], signatures=Signatures((2, 2)))
     assert known.has(value.reshape(4, -1))
     assert not known.has(value[::-1])
 

@@ -195,9 +195,10 @@ class Paired:
         makers: Makers = getattr(self.makers, side)
         if any(self._programs.together) and getattr(self._programs.runs, side).operation(call).writes:
             return None  # what steps put in a cache one after the other is no more than what one puts there
-        for group in (sorted(self._around(side, call, before=before)) for before in (True, False)):
-            ends = [end for one in group for end in makers.readers(one) if end[0] not in group]
-            begins = [given for one in group for given in makers.given(one) if makers.source(given) not in group]
+        for inside in (self._around(side, call, before=before) for before in (True, False)):
+            group = sorted(inside)
+            ends = [end for one in group for end in makers.readers(one) if end[0] not in inside]
+            begins = [given for one in group for given in makers.given(one) if makers.source(given) not in inside]
             for begin in begins if ends else ():
                 if all(self._goes_on(side, begin, end) and not self._beside(makers, begin, end) for end in ends):
                     first = begin[0] if isinstance(begin[0], int) else call

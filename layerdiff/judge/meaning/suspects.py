@@ -16,6 +16,7 @@ from layerdiff.judge.meaning.acquitted import Acquitted
 from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.makers import COPIES, Paired
 from layerdiff.judge.meaning.reach import behind, cone
+from layerdiff.judge.meaning.signatures import Signatures
 from layerdiff.judge.programs.bodies import tokens_of
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, Cut
@@ -66,7 +67,11 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
     common = what_both_have(ours, theirs)
     ours, theirs = _plain(programs, _of_both(ours, common), _of_both(theirs, common))
     pieces = Both(programs.together.target, programs.together.reference)
-    known = Both(Equals.around(ours, near, tokens, pieces.reference), Equals.around(theirs, near, tokens, pieces.target))
+    signatures = Signatures(tokens)
+    known = Both(
+        Equals.around(ours, near, pieces=pieces.reference, signatures=signatures),
+        Equals.around(theirs, near, pieces=pieces.target, signatures=signatures),
+    )
     cones = Both(cone(programs, "reference", cut), cone(programs, "target", cut))
     beside = Both(
         {r: theirs.results[t] for r, t in programs.aligned.items() if t in theirs.results},
@@ -78,7 +83,7 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
         {(r, p): theirs.read[programs.aligned[r], p] for r, p in ours.read if (programs.aligned.get(r, -1), p) in theirs.read},
         {(t, p): ours.read[back[t], p] for t, p in theirs.read if (back.get(t, -1), p) in ours.read},
     )
-    given = Both(Equals(ours.came_in.values(), near, tokens), Equals(theirs.came_in.values(), near, tokens))
+    given = Both(*(Equals(ran.came_in.values(), near, signatures=signatures) for ran in (ours, theirs)))
     held = Both(
         held.reference | {call for call in given.target.holds(ours, known.reference, {}) if call not in programs.aligned},
         held.target | {call for call in given.reference.holds(theirs, known.target, {}) if call not in back},
@@ -96,7 +101,10 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
         cones = Both(cones.reference - _following(ours), cones.target - _following(theirs))
         apart = Both(apart.reference - _following(ours), apart.target - _following(theirs))
     paired = Paired(programs, ours, theirs, near)
-    exactly = Both(Equals.of(ours, NOTHING, tokens, pieces.reference), Equals.of(theirs, NOTHING, tokens, pieces.target))
+    exactly = Both(
+        Equals.of(ours, NOTHING, pieces=pieces.reference, signatures=signatures),
+        Equals.of(theirs, NOTHING, pieces=pieces.target, signatures=signatures),
+    )
     first = other = None
     for inside, equals in ((apart, known), (cones, exactly)):
         first = first or _first(equals.reference, theirs, inside.target - _says_nothing(programs, inside.target, theirs), acquitted)
@@ -154,12 +162,13 @@ def _plain(programs: Programs, ours: Ran, theirs: Ran) -> Both[Ran]:
         known, there = getattr(rans, other), getattr(sizes, other)
         partner: Mapping[int, int] = getattr(partners, side)
         made: dict[int, dict[str, Array]] = {}
+        one = _once(lambda x, other: forms.plain(x, side, other, there))
         for call, results in ran.results.items():
             beside = known.results.get(partner.get(call), {})
-            made[call] = {at: forms.plain(x, side, beside.get(at), there) for at, x in results.items()}
-        inside = {call: [forms.plain(x, side, None, there) for x in every] for call, every in ran.inside.items()}
-        read = {(call, at): forms.plain(x, side, known.read.get((partner.get(call), at)), there) for (call, at), x in ran.read.items()}
-        came_in = {value: forms.plain(x, side, None, there) for value, x in ran.came_in.items()}
+            made[call] = {at: one(x, beside.get(at)) for at, x in results.items()}
+        inside = {call: [one(x, None) for x in every] for call, every in ran.inside.items()}
+        read = {(call, at): one(x, known.read.get((partner.get(call), at))) for (call, at), x in ran.read.items()}
+        came_in = {value: one(x, None) for value, x in ran.came_in.items()}
         return replace(ran, results=made, inside=inside, read=read, came_in=came_in)
 
     return Both(plain("reference", "target"), plain("target", "reference"))
@@ -181,9 +190,23 @@ def what_both_have(*rans: Ran) -> Callable[[Array], Array]:
 
 
 def _of_both(ran: Ran, common: Callable[[Array], Array]) -> Ran:
-    results = {call: {at: common(x) for at, x in made.items()} for call, made in ran.results.items()}
-    inside = {call: [common(x) for x in every] for call, every in ran.inside.items()}
-    return replace(ran, results=results, inside=inside, read={at: common(x) for at, x in ran.read.items()})
+    one = _once(lambda x, _: common(x))
+    results = {call: {at: one(x, None) for at, x in made.items()} for call, made in ran.results.items()}
+    inside = {call: [one(x, None) for x in every] for call, every in ran.inside.items()}
+    return replace(ran, results=results, inside=inside, read={at: one(x, None) for at, x in ran.read.items()})
+
+
+def _once(change: Callable[[Array, Array | None], Array]) -> Callable[[Array, Array | None], Array]:
+    """What changes a value, beside another: one that many calls made, as those do that are one in pieces, stays one."""
+    known: dict[tuple[int, int], tuple[Array, Array | None, Array]] = {}
+
+    def once(x: Array, other: Array | None) -> Array:
+        key = id(x), id(other)
+        if key not in known:
+            known[key] = x, other, change(x, other)  # with what it was made of: another array may come to lie at its place
+        return known[key][2]
+
+    return once
 
 
 def _says_nothing(programs: Programs, calls: Set[int], ran: Ran) -> set[int]:

@@ -103,9 +103,8 @@ class Pieces:
                 results |= {one: ran.results[one] for one in calls if one in ran.results}
             else:
                 results |= dict.fromkeys(reversed(calls), whole)
-        given = {at: one for at, read in ran.read.items() for one in [self._read(ran, at)] if one is not None}
         operands = {call: self._operands(ran, call) for call in ran.operands}
-        return replace(ran, results=results, read=given, inside=self._inside(ran), operands=operands, lacking=lacking)
+        return replace(ran, results=results, read=self._read(ran), inside=self._inside(ran), operands=operands, lacking=lacking)
 
     def _whole(self, call: int, each: Sequence[dict[str, Array] | None], lacking: dict[int, Block]) -> dict[str, Array] | None:
         found: dict[str, Array] = {}
@@ -119,21 +118,30 @@ class Pieces:
                 lacking[call] = joined[1]
         return found
 
-    def _read(self, ran: Ran, at: tuple[int, str]) -> Array | None:
-        call, position = at
-        if call in self._together.own:
-            return None
-        parts = [ran.read.get((one, position)) for one in self._together.calls(call)]
-        known = [part for part in parts if part is not None]
-        joined = self._together.joined(call, known) if len(known) == len(parts) > 1 else None
-        return ran.read[at] if joined is None else joined[0]
+    def _read(self, ran: Ran) -> dict[tuple[int, str], Array]:
+        found: dict[tuple[int, str], Array] = {}
+        for (call, position), own in ran.read.items():
+            if call in self._together.own or (call, position) in found:
+                continue
+            calls = self._together.calls(call)
+            known = [ran.read[one, position] for one in calls if (one, position) in ran.read]
+            joined = self._together.joined(call, known) if len(known) == len(calls) > 1 else None
+            found |= {(call, position): own} if joined is None else dict.fromkeys(((one, position) for one in calls), joined[0])
+        return found
 
     def _inside(self, ran: Ran) -> dict[int, list[Array]]:
         found: dict[int, list[Array]] = {}
         for call, made in ran.inside.items():
-            each = [ran.inside.get(one, []) for one in self._together.calls(call)]
+            if call in found:
+                continue
+            calls = self._together.calls(call)
+            each = [ran.inside.get(one, []) for one in calls]
             joined = [self._together.joined(call, parts) for parts in zip(*each, strict=False)] if len(each) > 1 else []
-            found[call] = [one[0] if one is not None else x for one, x in zip(joined, made, strict=False)] or made
+            if joined and all(one is not None for one in joined):
+                whole = [one[0] for one in joined if one is not None]
+                found |= {one: whole for one in calls}
+            else:
+                found[call] = [one[0] if one is not None else x for one, x in zip(joined, made, strict=False)] or made
         return found
 
     def _operands(self, ran: Ran, call: int) -> Arguments:

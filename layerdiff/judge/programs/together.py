@@ -6,17 +6,18 @@ all. The last one does: it has what those before left, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.sequence import align_sequences
+from layerdiff.judge.programs.of_step import Part, parts_of_step
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
-from layerdiff.trace.along import Along, How, InRow, Layout, Shape, Way, ways
+from layerdiff.trace.along import How, Layout, Shape, Way, ways
 from layerdiff.trace.joined import Joined, own_of
 from layerdiff.trace.joining import Chunks
 from layerdiff.trace.schema import ABSENT
@@ -56,6 +57,20 @@ class Block:
         return self.how.whole(self.how.parts(whole, self.shapes))
 
 
+class _Described(NamedTuple):
+    """The calls of a step, in order, and what they do, exactly and at least."""
+
+    calls: Sequence[int]
+    exact: Sequence[Hashable]
+    loose: Sequence[Hashable]
+
+
+def _beside(of_step: _Described, last: _Described) -> dict[int, int]:
+    """By call of the last step the one of an earlier step that does the same."""
+    pairs = align_sequences(of_step.exact, last.exact, [of_step.loose, last.loose])
+    return {last.calls[j]: of_step.calls[i] for i, j in pairs}
+
+
 class Together:
     """Of the operator calls among `items` of one program. Where a size may be that of tokens or another, it is as the other run has it."""
 
@@ -64,7 +79,10 @@ class Together:
         self._likely: Mapping[str, Collection[Shape]] = {}
         self.own = own_of(run.file)
         self._groups: dict[int, Group] = {}
+        self._ones: dict[int, bool] = {}
+        """By the last call of a group."""
         self._chunks: list[Chunks] = []
+        self._parts: dict[tuple[Shape, int], dict[int, list[Part]]] = {}
         if isinstance(run.file, Joined):
             self._find(run.file, [item for item in items if item in run.file.pieces])
 
@@ -97,8 +115,11 @@ class Together:
             by_steps.setdefault(id(file.pieces[item][0]), []).append(item)
         for calls in by_steps.values():
             chunks = file.pieces[calls[0]][0]
-            each = [[call for call in calls if file.pieces[call][1] == piece] for piece in range(len(chunks.roots))]
-            beside = [self._beside(each[piece], each[-1]) for piece in range(len(each) - 1)]
+            each: list[list[int]] = [[] for _ in chunks.roots]
+            for call in calls:
+                each[file.pieces[call][1]].append(call)
+            sides = [self._described(chunks.layout, piece, of_step) for piece, of_step in enumerate(each)]
+            beside = [_beside(side, sides[-1]) for side in sides[:-1]]
             for call in each[-1]:
                 members = [other.get(call) for other in beside]
                 known = [one for one in members if one is not None]
@@ -107,26 +128,19 @@ class Together:
                     group = Group((*known, call), chunks)
                     self._groups.update(dict.fromkeys(group.calls, group))
 
-    def _beside(self, calls: Sequence[int], last: Sequence[int]) -> dict[int, int]:
-        """By call of the last step the one of an earlier step that does the same."""
-        exact = [[(*self._name(call), self._shapes(call)) for call in side] for side in (calls, last)]
-        loose = [[self._name(call) for call in side] for side in (calls, last)]
-        return {last[j]: calls[i] for i, j in align_sequences(exact[0], exact[1], loose)}
-
-    def _name(self, call: int) -> tuple[str, int]:
-        operation = self._run.operation(call)
-        return operation.name, len(operation.inputs)
-
-    def _shapes(self, call: int) -> tuple[tuple[object, ...], ...]:
-        """Those of its results, sizes that follow from the number of tokens by name."""
-        file = self._run.file
-        assert isinstance(file, Joined)
-        chunks, piece = file.pieces[call]
-        layout = chunks.layout
+    def _described(self, layout: Layout, piece: int, calls: Sequence[int]) -> _Described:
+        """What the calls of one step do: operators, and shapes of results, sizes that follow from the number of tokens by name."""
         (requests, count), so_far = layout.grids[piece], sum(layout.tokens[: piece + 1])
         ends: dict[int, object] = {layout.ends[piece]: "ends"} if layout.ends else {}
         named: dict[int, object] = {**ends, so_far: "so far", requests * count: "all", count: "tokens"}
-        return tuple(tuple(named.get(size, size) for size in file.shape(value)) for value in self._run.operation(call).outputs.values())
+        operations = [self._run.operation(call) for call in calls]
+        loose = [(operation.name, len(operation.inputs)) for operation in operations]
+        shapes = [[self._run.file.shape(value) for value in operation.outputs.values()] for operation in operations]
+        exact = [
+            (*name, tuple(tuple(named.get(size, size) for size in shape) for shape in made))
+            for name, made in zip(loose, shapes, strict=True)
+        ]
+        return _Described(calls, exact, loose)
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -194,44 +208,21 @@ class Together:
 
     def _is_one(self, group: Group) -> bool:
         """Whether what calls make can be put together."""
+        if (last := group.calls[-1]) not in self._ones:
+            self._ones[last] = self._can_be_one(group)
+        return self._ones[last]
+
+    def _can_be_one(self, group: Group) -> bool:
         each = [self._shapes_at(group.calls[-1], position) for position in self._run.operation(group.calls[-1]).outputs]
         found = [self._way(group, shapes, None) for shapes in each if len(shapes) == len(group.calls)]
         return len(found) == len(each) and all(way is not None and (way.along is not None or way.grown) for way in found)
 
-    def pieces(self, whole: Array, piece: int) -> Iterator[Array]:
-        """What a step may have of what the other run makes at once: its tokens, those until then, or scores of those with these."""
-        for layout in (chunks.layout for chunks in self._chunks if piece < len(chunks.layout.grids)):
-            if layout.order:
-                yield from self._lines(layout, whole, piece)
-                continue
-            count, end = sum(layout.tokens), sum(layout.tokens[: piece + 1])
-            for axis, size in enumerate(whole.shape):
-                times = 1 if size == count else layout.requests if size == count * layout.requests else 0
-                if times:
-                    along, sizes = Along(axis, times), [one * times for one in layout.tokens]
-                    own = along.parts(whole, [_with_size(whole.shape, axis, one) for one in sizes])[piece]
-                    yield own
-                    if axis + 1 < whole.ndim and whole.shape[-1] == count:
-                        yield own[..., :end]
-                    yield along.parts(whole, [_with_size(whole.shape, axis, one) for one in (end * times, size - end * times)])[0]
-
-    @staticmethod
-    def _lines(layout: Layout, whole: Array, piece: int) -> Iterator[Array]:
-        """The lines of a row that a step has, in its order; of each of its requests by themselves, and all until then."""
-        for order, counts in ((layout.order, [r * t for r, t in layout.grids]), (layout.order_of_ends, layout.ends)):
-            if whole.ndim and whole.shape[0] == len(order):
-                yield InRow(0, False, order).parts(whole, [(count, *whole.shape[1:]) for count in counts])[piece]
-        for axis in [axis for axis, size in enumerate(whole.shape) if size == len(layout.order)]:
-            lines = np.moveaxis(whole, axis, 0)
-            for begin, first, end, column in layout.pieces[piece]:
-                forms = [lines[first:end], lines[begin:end]]
-                if lines.ndim > 2 and lines.shape[-1] >= column + end - begin:
-                    forms.append(lines[first:end, ..., column : column + end - begin])  # scores of the tokens until then
-                for own in forms:
-                    yield np.moveaxis(own, 0, axis)
-                    if own.ndim > 2:  # heads first, and keys turned for a product
-                        yield from (np.moveaxis(own, 0, -2), np.moveaxis(own, 0, -1))
-
-
-def _with_size(shape: Shape, axis: int, size: int) -> Shape:
-    return (*shape[:axis], size, *shape[axis + 1 :])
+    def parts(self, shape: Shape, piece: int, size: int) -> Sequence[Part]:
+        """What a step may have, of that size, of a value of that shape which the other run makes at once."""
+        by_size = self._parts.get((shape, piece))
+        if by_size is None:
+            by_size = self._parts[shape, piece] = {}
+            for layout in (chunks.layout for chunks in self._chunks if piece < len(chunks.layout.grids)):
+                for part in parts_of_step(layout, shape, piece):
+                    by_size.setdefault(part.size(shape), []).append(part)
+        return by_size.get(size, ())

@@ -84,6 +84,7 @@ class Recorded:
         self.trust = frozenset(trust)
         self._operations: dict[int, Operation] = {}
         self._places: dict[int, Place] = {}
+        self._views: dict[int, bool] = {}
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -166,6 +167,12 @@ class Recorded:
 
     def is_view(self, operation: Operation) -> bool:
         """Whether a call only looks at the memory of one of its operands in another way."""
+        known = self._views.get(operation.call)
+        if known is None:
+            known = self._views[operation.call] = self._looks_only(operation)
+        return known
+
+    def _looks_only(self, operation: Operation) -> bool:
         if operation.writes or not operation.outputs or not operation.inputs:
             return False
         memories = {self.place(value).memory for value in operation.inputs.values()}

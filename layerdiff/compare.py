@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.checkpoint.weights import weights_of
+from layerdiff.diagnose.caches import notices_of_caches
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.filling import (
     chosen_filling,
@@ -129,7 +130,8 @@ def compare_in_steps(
     tables, alignments = align_traces(traces, chosen.renames)
     sites, pairs = tables.columns()
     files = traces.map(lambda trace: trace.files)
-    told = (*notices_of_traces(traces), *notices_of_chunks(joined), *notices_of_going_on(joined, traces.map(lambda trace: trace.files[0])))
+    first = traces.map(lambda trace: trace.files[0])
+    told = (*notices_of_traces(traces), *notices_of_chunks(joined), *notices_of_going_on(joined, first), *notices_of_caches(first))
     if not is_ranked(traces):  # one file of a run of many, perhaps: the ranks that are there say who is not
         told = (*told, *notices_of_ranks(files.reference), *notices_of_ranks(files.target))
     summary = alignment_summary(alignments, [file.rank or 0 for file in files.target] if is_ranked(traces) else None)

@@ -82,6 +82,8 @@ def _in_batches(every: Sequence[Steps]) -> str:
         )
         alone += [f"{count} {'token' if count == 1 else 'tokens'} of the {name}"] if count else []
     more = f"; compared with nothing: {', '.join(alone)}" if alone else ""
+    begun = [name for name in ("target", "reference") if any(getattr(one.begun, name) for one in every)]
+    more += f"; first tokens lay in a cache of the {' and of the '.join(begun)} before anything was recorded" if begun else ""
     requests = sum(one.requests for one in every)
     whose = "a request" if requests == 1 else f"{requests} requests"
     return f"the tokens of {whose} ran {', '.join(each)}: each is compared with the same one of the other run{more}"

@@ -18,7 +18,7 @@ from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.schema import CallKind, Role
 
 _DRAWN: Final = "; it began with the same: if a loop drew these tokens from the results, decode greedily, or feed both runs the same"
-_LAYERS: Final = 32.0
+LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
 
 
@@ -107,7 +107,7 @@ def _within_what_layers_make(evidence: Evidence, pair: int) -> bool:
     """Whether two floats lie no further apart than what layers make of the same in the coarser of their dtypes."""
     dtypes = [dtype_named(evidence.texts[int(evidence.pairs[f"{side}_dtype"][pair])] or "") for side in ("reference", "target")]
     units = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.kind == "float" and dtype.unit_roundoff is not None]
-    return len(units) == 2 and float(evidence.pairs["rel_l2"][pair]) <= _LAYERS * max(units)
+    return len(units) == 2 and float(evidence.pairs["rel_l2"][pair]) <= LAYERS * max(units)
 
 
 def _follows_on(evidence: Evidence, pair: int, parting: Parting, step: int) -> bool:
@@ -154,7 +154,8 @@ def _is_state(evidence: Evidence, chosen: NDArray[np.bool_]) -> NDArray[np.bool_
     for pair in np.flatnonzero(chosen).tolist():
         row = int(evidence.pairs["site"][pair])
         if row not in held:
-            held[row] = set(_held_by_objects(evidence.detail("target", row).get("arguments"), inside=False))
+            pictures = (evidence.detail(side, row).get("arguments") for side in ("reference", "target"))
+            held[row] = {position for picture in pictures for position in _held_by_objects(picture, inside=False)}
         state[pair] = evidence.texts[int(evidence.pairs["position"][pair])] in held[row]
     return state
 

@@ -31,6 +31,7 @@ from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.programs.coverage import is_covered
 from layerdiff.judge.programs.incoming import Incoming
+from layerdiff.judge.programs.kept_before import KEPT_BEFORE, reads_kept
 from layerdiff.judge.programs.noise import Rounding
 from layerdiff.judge.programs.padding import dead_tokens, padded_positions
 from layerdiff.judge.programs.reading import Reading
@@ -193,6 +194,11 @@ class _Judge:
 
     def judge(self, setting: Setting, body: Body, aligned: Mapping[int, int], calls: Mapping[int, int], found: Judgement) -> None:
         """Meaning and arithmetic of one body."""
+        kept = reads_kept(self.runs, body)
+        if kept:
+            found.unjudged[body.calls[1]] = KEPT_BEFORE.format(kept)
+            found.by_thresholds.add(body.calls[1])
+            return
         incoming = Incoming(self.runs, body, self._constants, calls, aligned, self.contents)
         padded = self._padded(body.calls[1])
         setting = replace(setting, padded=padded)

@@ -132,6 +132,30 @@ class InRow:
         return x.reshape(-1, *x.shape[2:]) if self.batched else x
 
 
+@dataclass(frozen=True)
+class First:
+    """The first places of one value: what a cache that holds all tokens held before some of them.
+
+    Attributes:
+        axis: the dimension.
+        count: how many.
+        keys: as in `Along`: none.
+    """
+
+    axis: int
+    count: int
+    keys: tuple[int, ...] = ()
+
+    def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
+        """Those places. `fill` stands nowhere."""
+        del fill
+        return np.ascontiguousarray(np.moveaxis(np.moveaxis(parts[0], self.axis, 0)[: self.count], 0, self.axis))
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        """That of those places."""
+        return (*shapes[0][: self.axis], self.count, *shapes[0][self.axis + 1 :])
+
+
 How = Along | InRow
 
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.trace.along import InRow
+from layerdiff.trace.along import First, InRow
 from layerdiff.trace.columns import Index
 from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype
@@ -82,7 +82,7 @@ class Joined(TraceFile):
         if whole is None:
             return super().statistics(value)
         each = [self.base.statistics(part) for part in whole.parts]
-        if whole.how.keys or any(one is None for one in each):
+        if whole.how.keys or isinstance(whole.how, First) or any(one is None for one in each):
             return None
         known = [one for one in each if one is not None]
         odd = [one.nan + one.posinf + one.neginf for one in known]

@@ -7,7 +7,7 @@ module inside, then those of the second: what a later one reads of an earlier on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.sides import Both
-from layerdiff.trace.along import How, Layout, Shape, in_json, ways
+from layerdiff.trace.along import First, How, Layout, Shape, in_json, ways
 from layerdiff.trace.joined_versions import versions_in_order
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CALLS, EDGES, VALUES, CallKind, CallStatus, Known, Role, Storage
@@ -40,6 +40,9 @@ class Chunks:
         expected: the shapes that the other run may have at a place.
         inputs: what the root's inputs are called, in both runs: by it their steps go together.
         tokens: which token of both runs stands where, where the whole is a row.
+        begun: whether the run had tokens of these requests before anything was recorded.
+        before: what a root of this run would have been handed had it not had those tokens itself, as the other was, by position: the value
+            of which it is the first places.
     """
 
     roots: tuple[int, ...]
@@ -47,14 +50,16 @@ class Chunks:
     expected: Mapping[Spot, Sequence[Shape]] = field(default_factory=dict)
     inputs: str = ""
     tokens: Both[Tokens] | None = None
+    begun: bool = False
+    before: Mapping[str, tuple[int, First]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A value that is made of several. `fill`: bits of their dtype."""
+    """A value that is made of several, or of one. `fill`: bits of their dtype."""
 
     parts: tuple[int, ...]
-    how: How
+    how: How | First
     fill: Any = 0
 
 
@@ -173,6 +178,8 @@ class Joining:
         for role, position, value in given:
             self._edges.append((new, role, self._number(position), value))
         self._take_apart(new, [value for _, _, value in given])
+        if parent == ABSENT:
+            self._handed_before(new, calls[0], {position for _, position, _ in given})
         numbers: dict[int, int] = {}
         waiting = [list(self._children[call]) if call >= 0 else [] for call in calls]
         for key in self._in_order(waiting):
@@ -187,6 +194,14 @@ class Joining:
         self._put_together(new, [value for _, _, value in made])
         for role, position, value in made:
             self._edges.append((new, role, self._number(position), value))
+
+    def _handed_before(self, new: int, first: int, given: Collection[str]) -> None:
+        """What a root is handed of tokens that one run had before anything was recorded. `first`: its first call; `given`: what is told."""
+        for position, (value, way) in self._now.before.items():
+            self._edges.append((new, Role.INPUT, self._number(position), self._whole_of((value,), way, 0)))
+        for edge in self._file.edges_of(first) if self._now.begun else ():
+            if edge.role == Role.INPUT and edge.position not in given and self._is_float(edge.value):
+                self._edges.append((new, Role.INPUT, self._number(edge.position), edge.value))
 
     def _is_module(self, call: int) -> bool:
         return self._given["kind"][call] == CallKind.MODULE
@@ -246,7 +261,7 @@ class Joining:
     def _put_together(self, parent: int, values: Sequence[int]) -> None:
         for value in dict.fromkeys(values) if self._has_operators else ():
             whole = self.wholes.get(value)
-            if whole is not None:
+            if whole is not None and not isinstance(whole.how, First):
                 inputs = {f"in[0][{i}]": part for i, part in enumerate(whole.parts)}
                 args = [[{"tensor": position} for position in inputs], in_json(whole.how), _fill_in_json(self._file, whole)]
                 self._made_here(parent, WHOLE, inputs, {"out": value}, args)
@@ -254,7 +269,7 @@ class Joining:
     def _take_apart(self, parent: int, values: Sequence[int]) -> None:
         for value in dict.fromkeys(values) if self._has_operators else ():
             whole = self.wholes.get(value)
-            if whole is not None:
+            if whole is not None and not isinstance(whole.how, First):
                 outputs = {f"out[{i}]": part for i, part in enumerate(whole.parts)}
                 shapes = [list(self._file.shape(part)) for part in whole.parts]
                 args = [{"tensor": "in[0]"}, in_json(whole.how), _fill_in_json(self._file, whole), shapes]
@@ -279,8 +294,8 @@ class Joining:
     def _one(self, values: Sequence[int], spot: Spot, *, whole: bool, top: bool) -> int | None:
         """One value for those of all steps; None where they are not one."""
         alone = len(self._now.roots) == 1
-        if len(set(values)) == 1 and not alone:
-            return values[0]
+        if len(set(values)) == 1 and (spot[2] == Role.WEIGHT or not (alone and self._now.layout.order)):
+            return values[0]  # a weight may be as long as a step
         shapes = [self._file.shape(value) for value in values]
         if not whole or values[-1] in self._refused or len({self._file.dtype_name(value) for value in values}) != 1:
             return None
@@ -318,9 +333,13 @@ class Joining:
             fill = self._fill(parts) if how.keys else 0
             self._known[key] = None
             if fill is not None:
-                self._known[key] = value = len(self._file.values) + len(self.wholes)
-                self.wholes[value] = Whole(parts, how, fill)
+                self._known[key] = self._whole_of(parts, how, fill)
         return self._known[key]
+
+    def _whole_of(self, parts: tuple[int, ...], how: How | First, fill: Any) -> int:
+        value = len(self._file.values) + len(self.wholes)
+        self.wholes[value] = Whole(parts, how, fill)
+        return value
 
     def _fill(self, parts: tuple[int, ...]) -> Any:
         """The bits of what stands where a step has no key yet: what hides it in a mask, and 0 of probabilities; None of anything else."""
@@ -348,7 +367,10 @@ class Joining:
             others = dict.fromkeys(("name", "strides", "base", "view", "container", "detail", "placement"), ABSENT)
             others |= dict.fromkeys(("version", "offset", "memory_offset"), 0)
             others |= {"storage": Storage.NONE, "known": Known.NOTHING, "memory": memory + 1 + number}
-            others |= {"shape": self._number(json.dumps(list(shape))), "nbytes": sum(int(columns.nbytes[part]) for part in whole.parts)}
+            nbytes = sum(int(columns.nbytes[part]) for part in whole.parts)
+            if isinstance(whole.how, First):
+                nbytes = nbytes // max(file.shape(last)[whole.how.axis], 1) * whole.how.count
+            others |= {"shape": self._number(json.dumps(list(shape))), "nbytes": nbytes}
             for name, column in found.items():
                 column.append(others[name] if name in others else getattr(columns, name)[last])
         return found

@@ -126,6 +126,33 @@ def test_other_tokens_are_not_put_together(theirs: list[Given]) -> None:
     assert not together([batch(A, B)] if len(theirs) == 1 else [batch(A)], theirs)
 
 
+@pytest.mark.parametrize(
+    "theirs",
+    [[row((C, 0, 5), (A, 2, 6))], [row((C, 0, 5), (A, 2, 3)), row((A, 3, 6))], [row((A, 2, 4), (C, 0, 3)), row((C, 3, 5), (A, 4, 6))]],
+    ids=["row", "one token first", "two rows"],
+)
+def test_a_request_may_have_begun_before_anything_was_recorded(theirs: list[Given]) -> None:
+    (found,) = together([batch(A, C)], theirs)
+    assert (2, Both(2, 0), Both(False, True)) == (found.requests, found.alone, found.begun)
+    (turned,) = together(theirs, [batch(A, C)])
+    assert (2, Both(0, 2), Both(True, False)) == (turned.requests, turned.alone, turned.begun)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        [batch(A[2:])],
+        [batch(A[2:], before=1)],
+        [batch(A[3:], before=3)],
+        [batch([*A[2:4], 0, 0], before=2)],
+        [batch([*A[2:5], 0], before=2)],
+    ],
+    ids=["no cache", "another place", "too few", "others", "another at the end"],
+)
+def test_tokens_that_no_cache_goes_before_are_others(theirs: list[Given]) -> None:
+    assert not together([batch(A)], theirs)
+
+
 def test_tokens_that_may_have_changed_places_are_left_where_they_are() -> None:
     """Of two requests that are as long: the second step may have them the wrong way round."""
     ours = [row((A, 0, 4), (B, 0, 4)), row((A, 4, 5), ([*B, 3], 4, 5))]

@@ -17,7 +17,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.judge.pairs.requests import Given, Request, requests_of, where_they_are
+from layerdiff.judge.pairs.requests import Given, Request, requests_of, where_they_are, without_beginnings
 from layerdiff.sides import Both
 from layerdiff.trace.along import Layout
 from layerdiff.trace.tokens import Tokens
@@ -47,6 +47,7 @@ class Batches:
         requests: how many.
         alone: how many tokens only this run has.
         parted: requests that go on otherwise.
+        begun: whether a run had tokens of these requests before anything was recorded.
     """
 
     steps: Both[tuple[int, ...]]
@@ -55,6 +56,7 @@ class Batches:
     requests: int
     alone: Both[int]
     parted: tuple[Parted, ...] = ()
+    begun: Both[bool] = Both(False, False)
 
 
 def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: bool = False) -> list[Batches]:
@@ -67,6 +69,7 @@ def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: 
         if not requests:
             continue
         found, lost = where_they_are(requests, getattr(steps, other))
+        requests = without_beginnings(requests, found)
         for one, whole in zip(found, requests, strict=True) if lost else ():
             one.lacks = one.then is None and len(one.ids) < len(whole.ids)
         both = Both(requests, found) if known == "reference" else Both(found, requests)
@@ -77,6 +80,8 @@ def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: 
 
 def _may_be_as_they_are(steps: Both[Sequence[Given]], both: Both[list[Request]]) -> bool:
     """Whether each step has what one of the other run's has, in order; or is as large, and several requests may have changed places."""
+    if any(one.begins for own in both for one in own):
+        return False
     each = zip(*both, strict=True)
     if all(here == there for ours, theirs in each for (here, _), (there, _) in zip(ours.at, theirs.at, strict=False)):
         return True
@@ -124,7 +129,12 @@ def _grouped(steps: Both[Sequence[Given]], both: Both[list[Request]], *, rows: b
         groups = [(set(range(len(steps.reference))), set(range(len(steps.target))), members)]  # nothing tells whose the others are
     elif first != sorted(first):  # steps go together in their order
         groups = [(set().union(*(one[0] for one in groups)), set().union(*(one[1] for one in groups)), members)]
-    return [_batches(steps, both, *group, rows=rows) for group in groups if rows or max(len(group[0]), len(group[1])) > 1]
+    later = {number for own in both for number, one in enumerate(own) if one.begins}
+    return [
+        _batches(steps, both, *group, rows=rows)
+        for group in groups
+        if rows or max(len(group[0]), len(group[1])) > 1 or not later.isdisjoint(group[2])
+    ]
 
 
 def _batches(
@@ -139,7 +149,8 @@ def _batches(
     tokens, layouts = Both(ours[0], theirs[0]), Both(ours[1], theirs[1])
     if rows:
         tokens, layouts = _as_rows(tokens, layouts)
-    return Batches(chosen, tokens, layouts, len(counts), Both(ours[2], theirs[2]), parted)
+    begun = requests.map(lambda every: any(one.begins for one in every))
+    return Batches(chosen, tokens, layouts, len(counts), Both(ours[2], theirs[2]), parted, begun)
 
 
 def _as_rows(tokens: Both[Tokens], layouts: Both[Layout]) -> tuple[Both[Tokens], Both[Layout]]:
@@ -214,7 +225,7 @@ def _of_side(
     ends = [numbers[step][_ends(steps[step], last[step])] for step in chosen]
     every, ended = np.concatenate(list(numbers.values())), np.concatenate(ends)
     in_pieces = tuple(map(tuple, pieces.values()))
-    if len(chosen) == 1:
+    if len(chosen) == 1 and not any(one.begins for one in requests):
         return Tokens(grids[0], every, ended), Layout(grids, pieces=in_pieces), counted - token
     order, order_of_ends = _in_order(every), _in_order(ended)
     layout = Layout(grids, tuple(order.tolist()), tuple(map(len, ends)), tuple(order_of_ends.tolist()), pieces=in_pieces)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
+from layerdiff.judge.pairs.cached import cached, handed_before
 from layerdiff.judge.pairs.in_batches import Batches, Parted, in_batches
 from layerdiff.judge.pairs.not_together import no_last_tokens, rows_in_another_order, spots
 from layerdiff.judge.pairs.pairing import input_shapes
@@ -48,6 +49,7 @@ class Steps:
         alone: how many tokens one run alone has.
         places: which token stands where, of steps that have other requests.
         parted: requests that go on with other tokens.
+        begun: whether a run had tokens of these requests before anything was recorded.
     """
 
     site: str
@@ -57,6 +59,7 @@ class Steps:
     alone: Both[int] = Both(0, 0)
     places: Both[Tokens] | None = None
     parted: tuple[Parted, ...] = ()
+    begun: Both[bool] = Both(False, False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Told:
         numbers, sizes, one = self.steps.map(_numbers), self.steps.map(_sizes), self.batches
         if one is None:
             return Steps(self.site, numbers, sizes)
-        return Steps(self.site, numbers, sizes, one.requests, one.alone, one.tokens, one.parted)
+        return Steps(self.site, numbers, sizes, one.requests, one.alone, one.tokens, one.parted, one.begun)
 
 
 def in_chunks(files: Both[TraceFile]) -> tuple[Both[TraceFile], tuple[Steps, ...]]:
@@ -154,7 +157,7 @@ def joined(files: Both[TraceFile], steps: Sequence[Both[Chunks]]) -> Both[TraceF
 
 def as_one(file: TraceFile, chunks: Sequence[Chunks], refused: frozenset[int] = frozenset()) -> TraceFile:
     """A file with some steps as one, where they are several or lie otherwise. `refused`: as in `Joining`."""
-    own = [one for one in chunks if len(one.roots) > 1 or one.layout.order]
+    own = [one for one in chunks if len(one.roots) > 1 or one.layout.order or one.before]
     return Joined(file, own, refused) if own else file
 
 
@@ -242,6 +245,10 @@ def _given(file: TraceFile, steps: Sequence[_Step]) -> Iterator[list[Given]]:
         made = [_as_given(step.tokens, mask, x) for step, mask, x in zip(steps, masks, counted, strict=True)]
         if all(one is not None for one in made) and (not position or any(one is not None and one.positions is not None for one in made)):
             yield [one for one in made if one is not None]
+    plain = [_as_given(step.tokens, mask, None) for step, mask in zip(steps, masks, strict=True)]
+    for sizes in cached(file, [step.call for step in steps], [len(step.tokens) for step in steps]):
+        both = zip(plain, sizes, strict=True)
+        yield [one if one.before is not None else replace(one, before=np.full(len(one.ids), n)) for one, n in both if one is not None]
 
 
 def _as_given(ids: Array, mask: Array | None, positions: Array | None) -> Given | None:
@@ -278,7 +285,9 @@ def _in_row(files: Both[TraceFile], one: Told, batches: Batches) -> Both[Chunks]
     count = np.count_nonzero(tokens.reference.numbers >= 0)
     first = one.steps.reference[0].number
     inputs = _inputs_of_one(files, one.steps) or f"{count} tokens of {batches.requests} requests, from step {first} on"
-    made = Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens) for own, layout in zip(one.calls, batches.layouts, strict=True)))
+    before = handed_before(files, one.calls, batches)
+    each = zip(one.calls, batches.layouts, batches.begun, before, strict=True)
+    made = Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens, begun=later, before=held) for own, layout, later, held in each))
     return _knowing_shapes(files, made) if made.target.layout.asked else made
 
 

@@ -22,6 +22,7 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
+from layerdiff.trace.tokens import Tokens
 
 Array = NDArray[Any]
 _LONGEST: Final = 1 << 24
@@ -128,7 +129,20 @@ def of_batches(files: Both[TraceFile], calls: Both[int]) -> Step | None:
     every = batch.batch, batch.numbers, (batch.ends.size, 1), batch.ends
     ways = ((lead, ours, theirs) for lead, ours in (every[:2], every[2:]) for theirs in (row.numbers, row.ends))
     whole, *ends = (_beside(side, lead, ours, theirs) for lead, ours, theirs in ways)
-    return Step(whole, None, tuple(one for one in ends if one is not None))
+    places = _for_all(side, batch, row)
+    return Step(whole, None, tuple(one for one in (*ends, places) if one is not None))
+
+
+def _for_all(side: str, batch: Tokens, row: Tokens) -> Packing | None:
+    """Where things are that all requests have alike, such as positions; None where requests lie otherwise."""
+    requests, width = batch.batch
+    numbers = batch.numbers.reshape(requests, width)
+    columns = np.flatnonzero(numbers[0] >= 0)
+    if requests < 2 or row.numbers.size != requests * columns.size or (row.numbers < 0).any():
+        return None
+    if np.any((numbers >= 0) != (numbers[0] >= 0)) or np.any(np.diff(numbers[:, columns]) != 1):
+        return None
+    return Packing(side, (1, width), columns, np.arange(columns.size), columns.size)
 
 
 def _beside(side: str, lead: tuple[int, int], ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> Packing | None:

@@ -2,13 +2,14 @@
 
 A step has a batch of requests, with padding, or pieces of requests in a row: prompts that begin, parts of them, single tokens of requests
 that go on. Of a row the positions say where a piece begins, and how many tokens of its request there were before; which request it is, what
-the other run has there. Requests that have begun alike are the same until they part.
+the other run has there. Requests that have begun alike are the same until they part. Of a request whose beginning lay in a cache before
+anything was recorded a run has the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 _MOST_REQUESTS: Final = 1 << 12
+_FEWEST: Final = 4
+"""Tokens that tell a request whose beginning was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Given:
     Attributes:
         ids: shape (requests, positions).
         counts: the same shape: where there is a token.
-        before: how many tokens of each request there were before, by an attention mask; None where nothing says so.
+        before: how many tokens of each request there were before, by an attention mask or a cache; None where nothing says so.
         positions: the same shape as `ids`: how many tokens came before each; None where nothing says so.
     """
 
@@ -55,12 +58,19 @@ class Request:
         at: the step, and the place in it, where each is.
         then: what it goes on with in place of what the other run goes on with; None where nothing tells.
         lacks: whether it may go on with a token of which nothing tells whose it is.
+        begins: how many tokens it had before the first of these.
     """
 
     ids: list[int] = field(default_factory=list)
     at: list[tuple[int, int]] = field(default_factory=list)
     then: int | None = None
     lacks: bool = False
+    begins: int = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has until now."""
+        return self.begins + len(self.ids)
 
     @property
     def prompt(self) -> int:
@@ -118,7 +128,8 @@ def _going_on(found: Sequence[Request], now: Sequence[Request], same: Request | 
 
 
 def where_they_are(known: Sequence[Request], steps: Sequence[Given]) -> tuple[list[Request], int]:
-    """The requests that are `known`, one for each, as far as other steps have them; and how many tokens go on with nothing.
+    """The requests that are `known` from their first token on, one for each, as far as other steps have them; and how many tokens go on
+    with nothing.
 
     Tokens of other requests go on with such.
     """
@@ -153,7 +164,7 @@ def where_they_are(known: Sequence[Request], steps: Sequence[Given]) -> tuple[li
                 if not step.is_row or (firsts is None and not count):
                     break  # what follows is of the same request, or of one that nothing tells
                 at += count or 1
-    return found, lost
+    return [Request() if one.begins and len(one.ids) < _FEWEST else one for one in found], lost
 
 
 def _again(found: Sequence[Request], used: set[int], ids: Array, first: int | None) -> int | None:
@@ -169,7 +180,7 @@ def _note(known: Sequence[Request], found: Sequence[Request], used: set[int], fi
     fitting = [
         one
         for number, (one, whole) in enumerate(zip(found, known, strict=True))
-        if number not in used and len(one.ids) == first < len(whole.ids) and one.then is None
+        if number not in used and one.length == first < len(whole.ids) and one.then is None
     ]
     if len(fitting) == 1:
         fitting[0].then = token
@@ -182,7 +193,7 @@ def _longest(
     most = ids.size if firsts is None else int(np.argmin(np.append(np.diff(firsts) == 1, False))) + 1
     best = 0, 0
     for number, request in enumerate(known):
-        length = len(found[number].ids)
+        length = found[number].length
         if number in used or (first is not None and first != length):
             continue
         count = _alike(request.ids[length : length + most], ids)
@@ -193,14 +204,31 @@ def _longest(
     for number, request in enumerate(known):  # of two that began alike the other one went on so far
         count = _alike(request.ids[first : first + most], ids) if len(request.ids) > first else 0
         for other, one in enumerate(found) if count else ():
-            begun = found[number].ids
-            alike = one.ids == request.ids[:first] and begun == known[other].ids[: len(begun)]
-            if len(one.ids) == first and other not in used and alike:
+            begun = found[number]
+            alike = one.ids == request.ids[one.begins : first] and begun.ids == known[other].ids[begun.begins : begun.length]
+            if one.length == first and other not in used and alike:
                 found[number], found[other] = found[other], found[number]
                 if number in used:
                     used.add(other)
                 return number, count
+    return _begun_before(known, found, used, ids[:most], first)
+
+
+def _begun_before(known: Sequence[Request], found: Sequence[Request], used: set[int], ids: Array, first: int) -> tuple[int, int]:
+    """The request of which tokens are that come after its `first` ones, which nothing has recorded, and for how many; none for 0."""
+    best = 0, 0
+    for number, (one, whole) in enumerate(zip(found, known, strict=True)):
+        count = _alike(whole.ids[first:], ids) if number not in used and not one.ids else 0
+        if count > best[1]:
+            best = number, count
+    if best[1]:
+        found[best[0]].begins = first
     return best
+
+
+def without_beginnings(known: Sequence[Request], found: Sequence[Request]) -> list[Request]:
+    """The requests that are `known`, each from where the other run has it on."""
+    return [replace(whole, ids=whole.ids[one.begins :], at=whole.at[one.begins :]) for whole, one in zip(known, found, strict=True)]
 
 
 def _alike(tokens: Sequence[int], ids: Array) -> int:

@@ -305,3 +305,12 @@ def test_small_weights_are_rounded_to_the_numbers_that_a_dtype_has(tmp_path: Pat
     there = (weight.astype(np.float16).view(np.uint16) + np.uint16(off)).view(np.float16)
     comparison = compare_traces(weighing(tmp_path / "r.h5", weight), weighing(tmp_path / "t.h5", there))
     assert [kind] == [notice.kind for notice in comparison.notices if notice.kind.startswith(("constant", "weight"))]
+
+
+def test_nan_is_said_of_a_value_that_the_runs_have_in_two_forms(tmp_path: Path) -> None:
+    """With a dimension of requests, and without."""
+    broken = A.copy()
+    broken[4, 3] = np.nan
+    comparison = compare_traces(model(tmp_path / "r.h5", a=A[None]), model(tmp_path / "t.h5", a=broken))
+    (origin,) = [one for one in comparison.origins if one.site == "a"]
+    assert "NaN at 1 of 96 elements" in origin.statement

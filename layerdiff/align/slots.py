@@ -85,6 +85,28 @@ def _fill(named: NamedCalls, slot: Rows, root: int, steps: list[int], first: int
     if trailing is not None:
         table[steps[-1] + 1 if steps else 0 :] = trailing
     slot[chosen] = table[step]
+    if root != ABSENT:
+        _fill_before(named, slot, chosen, steps, first)
+
+
+def _fill_before(named: NamedCalls, slot: Rows, chosen: Rows, steps: list[int], first: int) -> None:
+    """What a root has inside and was called by itself, in steps before those that are compared alone, is part of the first of these.
+
+    A run without a cache is given all tokens again in each step, of which the last is compared: its encoder ran once, before the first.
+    """
+    tops = chosen[np.asarray(named.calls.parent)[chosen] == ABSENT] if steps else chosen[:0]
+    if not tops.size:
+        return
+    own = named.names[_own_call(named, tops.tolist())]
+    inside = [call for call in tops.tolist() if named.names[call] != own and named.is_module[call]]
+    compared = {named.names[call] for call in inside if slot[call] != OUTSIDE_STEPS}
+    last = {named.names[call]: call for call in inside if named.names[call] not in compared and named.calls.step[call] < min(steps)}
+    before = set(last.values())
+    parents = np.asarray(named.calls.parent)
+    for call in chosen.tolist() if before else ():
+        if call in before or (int(parents[call]) in before):
+            before.add(call)
+            slot[call] = first
 
 
 def _roots(named: NamedCalls) -> dict[int, _Root]:
@@ -92,15 +114,25 @@ def _roots(named: NamedCalls) -> dict[int, _Root]:
     root, parent = np.asarray(calls.root, np.int64), np.asarray(calls.parent)
     top = np.flatnonzero((parent == ABSENT) & named.is_module & (root >= 0))
     count = np.bincount(root[root >= 0], minlength=1)
-    found: dict[int, _Root] = {}
-    steps: dict[int, dict[int, str]] = {}
+    tops: dict[int, list[int]] = {}
     for call in top.tolist():
-        number = int(root[call])
-        if number not in found:
-            inner = call
-            found[number] = _Root(named.names[inner], calls.type[inner], int(count[number]), ())
-        steps.setdefault(number, {}).setdefault(int(calls.step[call]), calls.inputs[call])
-    return {number: _Root(one.site, one.type, one.calls, sorted(steps[number].items())) for number, one in found.items()}
+        tops.setdefault(int(root[call]), []).append(call)
+    found: dict[int, _Root] = {}
+    for number, every in tops.items():
+        own = _own_call(named, every)
+        steps: dict[int, str] = {}
+        for call in sorted(every, key=lambda call: named.names[call] != named.names[own]):  # its own forward tells, where there is one
+            steps.setdefault(int(calls.step[call]), calls.inputs[call])
+        found[number] = _Root(named.names[own], calls.type[own], int(count[number]), sorted(steps.items()))
+    return found
+
+
+def _own_call(named: NamedCalls, tops: Sequence[int]) -> int:
+    """The first call of a root itself, of those that nothing encloses: an encoder may be called before the model around it."""
+    names = {named.names[call]: call for call in reversed(tops)}
+    first = named.names[tops[0]]
+    around = [name for name in names if name != first and (not name or first.startswith(f"{name}."))]
+    return names[min(around, key=len, default=first)]
 
 
 def _paired_roots(roots: Both[dict[int, _Root]]) -> list[tuple[int, int]]:

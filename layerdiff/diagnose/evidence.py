@@ -156,6 +156,9 @@ class Evidence:
         if both is None:
             return "NaN or Inf", ""
         reference, target = both
+        if reference.size != target.size:  # two forms of one thing: the places of one are none of the other's
+            return "NaN" if np.isnan(target).any() else "Inf", ""
+        reference = reference.reshape(target.shape)
         new = np.isfinite(reference) & ~np.isfinite(target)
         odd = target[new]
         what = "NaN" if np.isnan(odd).all() else "NaN or Inf" if np.isnan(odd).any() else "Inf"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from layerdiff import Recorder
 from layerdiff.cli.exits import OK, UNUSABLE, code_of
 from layerdiff.compare import compare_traces, with_further_runs
 from layerdiff.errors import ComparisonError, TraceError
@@ -233,3 +234,34 @@ def test_experts_have_the_tokens_of_a_chunk_in_an_order_of_their_own(tmp_path: P
         record(tmp_path / name, model, ids, pieces, operators=operators)
     comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
     assert is_right(comparison), comparison.origins
+
+
+class Scanning(nn.Module):
+    """Reads what a projection makes token by token, each with what was kept of those before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.share = 0.5
+        self.embed_tokens, self.proj, self.head = nn.Embedding(97, 16), nn.Linear(16, 16, bias=False), nn.Linear(16, 97)
+
+    def forward(self, input_ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        x, made = self.proj(self.embed_tokens(input_ids)), []
+        for place in range(x.shape[1]):
+            kept.copy_(self.share * kept + x[:, place])
+            made.append(kept.clone())
+        return self.head(torch.stack(made, 1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("ours", [(4, 1, 1), (6,)], ids=["reference", "target"])
+def test_what_is_read_token_by_token_is_judged_as_it_is_handed_on(tmp_path: Path, ours: tuple[int, ...]) -> None:
+    theirs, ids = (6,) if len(ours) > 1 else (4, 1, 1), prompt(6)
+    for share in (0.5, 0.4):
+        for name, pieces in (("r.h5", ours), ("t.h5", theirs)):
+            model, kept = Scanning(), torch.zeros(1, 16)
+            model.share = share if name == "t.h5" else 0.5
+            with torch.no_grad(), Recorder(tmp_path / name, model, operators=True):
+                for piece in ids.split(pieces, 1):
+                    model(piece, kept)
+        found = [origin.site for origin in compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins]
+        assert not found if share == 0.5 else found[0].startswith("/aten.mul.Tensor"), found

@@ -15,7 +15,7 @@ from dataclasses import replace
 from layerdiff.judge.programs.bodies import Body, Interface, Pair
 from layerdiff.replay.recorded import Place, Recorded
 from layerdiff.sides import Both
-from layerdiff.trace.joined import in_row
+from layerdiff.trace.joined import Joined, in_row
 
 
 def with_states(runs: Both[Recorded], all_bodies: Sequence[Body], calls: Mapping[int, int]) -> list[Body]:
@@ -43,12 +43,18 @@ def _extended(runs: Both[Recorded], body: Body, states: list[Pair]) -> Body:
     values = [one[0] for _, one in (*body.interface.inputs, *body.interface.outputs)]
     for interface in body.children.values():
         values += [one[0] for _, one in (*interface.inputs, *interface.outputs)]
-    crossing = [runs.reference.place(value) for value in dict.fromkeys(values)]
+    crossing = [runs.reference.place(part) for value in dict.fromkeys(values) for part in _parts(runs.reference, value)]
     left = [pair for pair in states if not _crosses(runs.reference.place(pair[0]), crossing)]
     if not left:
         return body
     outputs = (*body.interface.outputs, *((f"state[{i}]", pair) for i, pair in enumerate(left)))
     return replace(body, interface=Interface(body.interface.inputs, outputs))
+
+
+def _parts(run: Recorded, value: int) -> tuple[int, ...]:
+    """What a value of steps that are one is made of; the value itself of others."""
+    whole = run.file.whole(value) if isinstance(run.file, Joined) else None
+    return (value,) if whole is None else whole.parts
 
 
 def _crosses(place: Place, crossing: Sequence[Place]) -> bool:

@@ -268,7 +268,7 @@ def test_a_pipeline_that_ran_once_more_before(tmp_path: Path) -> None:
     assert [] == [call.site for call in comparison.alignment.reference_only]
 
 
-@pytest.mark.parametrize(("off", "kinds_found"), [(1e-7, {}), (0.2, {"input-differs": True})])
+@pytest.mark.parametrize(("off", "kinds_found"), [(1e-7, {}), (0.2, {"input-differs": True}), (-3.0, {"input-differs": False})])
 def test_a_cache_of_plain_tensors_is_no_input_that_somebody_chose(tmp_path: Path, off: float, kinds_found: dict[str, bool]) -> None:
     cache, ids = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32), np.arange(4)
 

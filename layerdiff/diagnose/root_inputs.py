@@ -17,6 +17,8 @@ from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.schema import CallKind, Role
 
+_ANOTHER: Final = 0.5
+"""Relative difference from which a value is not the same one that is off: what nothing depends on may hold anything."""
 _DRAWN: Final = "; it began with the same: if a loop drew these tokens from the results, decode greedily, or feed both runs the same"
 LAYERS: Final = 32.0
 """Unit roundoffs that what a model keeps from step to step may lie apart. Measured, three layers and five steps: 1.6 in bf16, 2 in fp32."""
@@ -88,7 +90,7 @@ def _as_it_begins(evidence: Evidence, inputs: NDArray[np.bool_]) -> dict[tuple[s
 
 
 def _nothing_depends_on(evidence: Evidence, root: int, pair: int) -> bool:
-    """Whether all that a root and the modules inside make is the same but for rounding, although an input of floats is another one.
+    """Whether all that a root and the modules inside make is the same but for rounding, although an input of floats is wholly another one.
 
     So is a cache that holds what others left there: it is handed over whole, and what is read of it was written first.
     """
@@ -98,7 +100,7 @@ def _nothing_depends_on(evidence: Evidence, root: int, pair: int) -> bool:
     made = np.flatnonzero(inside & (pairs["role"] == Role.OUTPUT) & (sites["kind"][pairs["site"]] == CallKind.MODULE))
     made = made[np.isin(pairs["source"][made], (Source.BYTES, Source.STATISTICS))]
     own = pairs["site"][made] == root
-    if dtype is None or dtype.kind != "float" or not own.any():
+    if dtype is None or dtype.kind != "float" or not own.any() or not pairs["rel_l2"][pair] > _ANOTHER:
         return False
     return all(bool(pairs["equal"][one]) or _within_what_layers_make(evidence, one) for one in made.tolist())
 

@@ -25,7 +25,7 @@ def parts_differ(parts: list[np.ndarray], known: bool) -> bool:
     )
     out = Crossing("1", "out", Both(ONE, held), known)
     body = TeamBody(TeamCall(0, Both({0: 0}, {0: 0, 1: 0}), (), (out,)), (), Both({}, {}), Both({}, {}))
-    return parted(body, TeamRan({0: {"1": WHOLE}}), TeamRan({rank: {"1": part} for rank, part in enumerate(parts)}), None) is not None
+    return parted(body, TeamRan({0: {"1": WHOLE}}), TeamRan({rank: {"1": part} for rank, part in enumerate(parts)}), None) != []
 
 
 @pytest.mark.parametrize("order", ["contiguous", "zigzag", "strided"])

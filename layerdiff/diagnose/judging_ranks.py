@@ -23,6 +23,7 @@ from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.tables import BEYOND, BY_THRESHOLDS, LEFT_TO_THRESHOLDS, Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.joined import goes_on
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind
 
@@ -40,7 +41,8 @@ def judge_ranks(
     """Hands out (done, all, findings so far); fills the exact columns of `sites`. `origins`: the rows of those that thresholds give."""
     files = values.files
     by_program: list[Found] = []
-    if len(files.reference) == 1 and can_judge_exactly(Both(files.reference[0], files.reference[0])) is None:
+    by_programs = not any(map(goes_on, (*files.reference, *files.target)))  # what is attended to is known to one run alone
+    if by_programs and len(files.reference) == 1 and can_judge_exactly(Both(files.reference[0], files.reference[0])) is None:
         from layerdiff.judge.logical import judge_logically
 
         own = files.reference[0]
@@ -50,7 +52,7 @@ def judge_ranks(
             by_program = [one for one in here if not one.local.rule.startswith("own replay")]
             yield done, 3 * total, by_program
     meant: Meant | None = None
-    for done, total, known in judge_programs_of_ranks(tables, sites, values, trust):
+    for done, total, known in judge_programs_of_ranks(tables, sites, values, trust) if by_programs else ():
         meant = known
         yield total + done, 3 * total, by_program
     said = [] if meant is None else meant.said

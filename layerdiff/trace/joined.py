@@ -106,6 +106,11 @@ def own_of(file: TraceFile) -> frozenset[int]:
     return file.own if isinstance(file, Joined) else frozenset()
 
 
+def goes_on(file: TraceFile) -> bool:
+    """Whether steps that are one go on with tokens that the run had before anything was recorded."""
+    return isinstance(file, Joined) and any(one.begun for one in file.chunks)
+
+
 def in_row(file: TraceFile, call: int) -> bool:
     """Whether a call is one of steps that are one, and have other requests."""
     return isinstance(file, Joined) and call in file.pieces and bool(file.pieces[call][0].layout.order)

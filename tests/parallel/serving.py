@@ -16,10 +16,11 @@ from tests.engine import HIDDEN, LAYERS, Engine, serve
 LENGTHS = (11, 18, 7)
 STEPS = {
     "alone": [[(0, 11)], [(1, 18)], [(2, 7)]],
+    "late": [[(0, 4)], [(0, 11), (1, 4)], [(1, 12), (2, 6)], [(2, 7), (1, 18)]],
     "mixed": [[(0, 8)], [(0, 11), (1, 4)], [(1, 12), (2, 6)], [(2, 7), (1, 18)]],
     "decoding": [[(1, 14)], [(1, 15), (0, 9)], [(0, 10), (1, 16)], [(1, 17), (0, 11), (2, 5)], [(1, 18), (2, 6)], [(2, 7)]],
 }
-"""Which request goes on to which length, in each forward."""
+"""Which request goes on to which length, in each forward; `late`, of which the first is not recorded."""
 
 
 class Row(nn.Module):
@@ -65,7 +66,8 @@ def record_rank(
     engine = Shared(rank, size, wrong)
     table = engine.cos_sin_cache
     engine.to(dtype).cos_sin_cache = table
-    with torch.no_grad(), Recorder(folder / f"rank{rank:05d}.h5", engine, operators=operators):
+    late = {"steps": range(1, len(STEPS[steps]))} if steps == "late" else {}
+    with torch.no_grad(), Recorder(folder / f"rank{rank:05d}.h5", engine, operators=operators, **late):
         serve(engine, requests(), STEPS[steps])
 
 

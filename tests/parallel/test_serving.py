@@ -38,6 +38,7 @@ def compared(
         ("mixed", False, False, 4, torch.bfloat16),
         ("decoding", False, True, 4, torch.float32),
         ("alone", False, True, 2, torch.float32),
+        ("late", True, True, 2, torch.float32),
     ],
 )
 def test_requests_that_come_and_go_are_no_fault(
@@ -70,6 +71,7 @@ FAULTS: dict[str, tuple[str, str | None, int | None]] = {
         ("epsilon", "decoding", True, 2, True),
         ("slot", "mixed", False, 2, True),
         ("halves", "mixed", False, 2, True),
+        ("halves", "late", True, 2, True),
         ("sum", "mixed", True, 4, False),
     ],
 )

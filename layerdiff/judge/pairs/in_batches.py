@@ -158,18 +158,18 @@ def _as_rows(tokens: Both[Tokens], layouts: Both[Layout]) -> tuple[Both[Tokens],
     found = []
     for own, other, layout in ((tokens.reference, tokens.target, layouts.reference), (tokens.target, tokens.reference, layouts.target)):
         every, ends = (_at_places(x, order) for x, order in ((own.numbers, layout.order), (own.ends, layout.order_of_ends)))
-        count = int(np.count_nonzero(every >= 0))
-        whole = np.arange(count)
+        whole = np.arange(np.count_nonzero(every >= 0))
+        last, asked = (np.sort(x[x >= 0]) for x in (ends, other.ends))
         found.append(
             (
-                Tokens((1, count), whole, np.sort(ends[ends >= 0])),
+                Tokens((1, whole.size), whole, last),
                 Layout(
                     layout.grids,
                     _where(every, whole),
                     layout.ends or (ends.size,),
-                    _where(ends, np.sort(ends[ends >= 0])),
-                    _where(every, np.sort(other.ends[other.ends >= 0])),
-                    _where(ends, np.intersect1d(ends, other.ends[other.ends >= 0])),
+                    _where(ends, last),
+                    _where(every, asked),
+                    _where(ends, np.intersect1d(last, asked)),
                     layout.pieces,
                 ),
             )

@@ -20,7 +20,7 @@ from layerdiff.align.placements import relative_error
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.packing import of_batches
 from layerdiff.sides import Both
-from layerdiff.trace.enclosing import outermost
+from layerdiff.trace.enclosing import around, outermost
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.joining import Spot
 from layerdiff.trace.reader import TraceFile
@@ -110,14 +110,8 @@ def rows_in_another_order(files: Both[TraceFile], roots: Sequence[Both[int]], si
                     in_order.add(call)
                 elif order == "other" and whole is not None and whole.how.axis == 0:
                     moved.setdefault(call, []).append(whole.parts[-1])
-        found.update(part for call, values in moved.items() if not in_order.isdisjoint(_around(parents, call)) for part in values)
+        found.update(part for call, values in moved.items() if not in_order.isdisjoint(around(parents, call)) for part in values)
     return frozenset(found)
-
-
-def _around(parents: NDArray[np.int64], call: int) -> Iterator[int]:
-    """The calls around a call."""
-    while (call := int(parents[call])) >= 0:
-        yield call
 
 
 def _order(file: TraceFile, value: int, other: TraceFile, there: int) -> str | None:

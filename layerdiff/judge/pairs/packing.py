@@ -19,6 +19,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Columns
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import dtype_named
+from layerdiff.trace.enclosing import root_of
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
@@ -74,7 +75,7 @@ class FormsOfSteps:
         """Those of a call of the target's file of that number."""
         if not self._of or call < 0:
             return self._plain
-        return self._of.get((file, _root(self._files.target[file], call)), self._plain)
+        return self._of.get((file, root_of(self._files.target[file].calls.parent, call)), self._plain)
 
 
 def forms_of_steps(
@@ -95,7 +96,7 @@ def forms_of_steps(
         site = int(pairs["site"][pair])
         there, call = int(sites["target_file"][site]), int(sites["target_call"][site])
         if call >= 0 and sites["kind"][site] == CallKind.MODULE:
-            by_root.setdefault((there, _root(files.target[there], call)), []).append(pair)
+            by_root.setdefault((there, root_of(files.target[there].calls.parent, call)), []).append(pair)
     found: dict[tuple[int, int], Step] = {}
     paired = (sites["kind"] == CallKind.MODULE) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
     for row in np.flatnonzero(paired & (sites["parent"] < 0)).tolist():
@@ -152,13 +153,6 @@ def _beside(side: str, lead: tuple[int, int], ours: NDArray[np.int64], theirs: N
     places, lines = (np.searchsorted(np.sort(x), common) for x in (ours, theirs))
     places, lines = np.argsort(ours, kind="stable")[places], np.argsort(theirs, kind="stable")[lines]
     return Packing(side, lead, places, lines, theirs.size) if common.size else None
-
-
-def _root(file: TraceFile, call: int) -> int:
-    parents = file.calls.parent
-    while int(parents[call]) >= 0:
-        call = int(parents[call])
-    return call
 
 
 def _ends(files: Both[TraceFile], calls: Both[int], values: Sequence[Both[int]]) -> Ends | None:

@@ -12,6 +12,7 @@ from typing import Final
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
+from layerdiff.trace.enclosing import root_of
 from layerdiff.trace.joined import Joined
 from layerdiff.trace.schema import Role
 
@@ -31,9 +32,7 @@ def reads_kept(runs: Both[Recorded], body: Body) -> str:
 
 def _kept(run: Recorded, call: int) -> Iterator[tuple[int, str]]:
     """What the root around a call is handed of tokens before, where they are of requests that had begun before anything was recorded."""
-    parents = run.file.calls.parent
-    while int(parents[call]) >= 0:
-        call = int(parents[call])
+    call = root_of(run.file.calls.parent, call)
     chunks = run.file.roots.get(call) if isinstance(run.file, Joined) else None
     for edge in run.file.edges_of(call) if chunks is not None and chunks.begun else ():
         dtype = run.file.dtype(edge.value)

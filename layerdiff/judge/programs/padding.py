@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
+from layerdiff.trace.enclosing import root_of
 from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
@@ -22,9 +23,7 @@ Array = NDArray[Any]
 
 def padded_positions(run: Recorded, call: int, contents: Callable[[Recorded, int], Array]) -> NDArray[np.bool_] | None:
     """Shape (batch, keys): where the root around `call` was told that there is no token; None where it was told nothing."""
-    parents = run.file.calls.parent
-    while int(parents[call]) >= 0:
-        call = int(parents[call])
+    call = root_of(run.file.calls.parent, call)
     for position, value in run.edges(call, Role.INPUT).items():
         shape = run.file.shape(value)
         if not position.endswith("attention_mask") or len(shape) != 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from layerdiff.measure.rows import row_difference
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
+from layerdiff.trace.enclosing import around
 from layerdiff.trace.joined import own_of
 from layerdiff.trace.schema import CallKind, Role
 
@@ -99,13 +100,8 @@ def module_around(run: Recorded, call: int, value: int) -> int:
     made = (file.edges.value == value) & (file.edges.role == Role.OUTPUT) & (file.calls.kind[file.edges.call] != CallKind.MODULE)
     makers = [one for one in file.edges.call[made].tolist() if one not in own_of(file)]
     parents = file.calls.parent
-    around = set(_above(parents, makers[0])) if makers else set()
-    return next((one for one in _above(parents, call) if one in around), -1)
-
-
-def _above(parents: NDArray[Any], call: int) -> Iterator[int]:
-    while (call := int(parents[call])) >= 0:
-        yield call
+    shared = set(around(parents, makers[0])) if makers else set()
+    return next((one for one in around(parents, call) if one in shared), -1)
 
 
 def _would_tell(whole: Array, parts: Sequence[Array]) -> bool:

@@ -11,7 +11,9 @@ import torch
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
 from layerdiff.judge.tables import BY_THRESHOLDS
+from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.joined import Joined
 from layerdiff.trace.schema import CallKind
 from tests.parallel.serving import record, record_rank
 
@@ -47,6 +49,11 @@ def test_requests_that_come_and_go_are_no_fault(
     comparison = compared(processes, tmp_path, steps, operators=operators, batch=batch, size=size, dtype=dtype)
     assert [] == [(origin.site, origin.statement) for origin in comparison.origins]
     assert [] == [notice.statement for notice in comparison.notices if notice.defect]
+    traces = Traces()
+    assert all(
+        isinstance(file, Joined) for side in ("reference", "target") for file in traces.files(comparison, side)
+    )  # as screens open them
+    traces.close()
     sites, texts = comparison.sites, comparison.texts
     compares = (sites["kind"] == CallKind.MODULE) & (~np.isnan(sites["measured"]) | (sites["exact"] != BY_THRESHOLDS))
     assert {"layers.1.self_attn.o_proj", "layers.1.mlp", "lm_head"} <= {texts[int(site)] for site in sites["site"][compares]}

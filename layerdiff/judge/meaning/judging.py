@@ -21,6 +21,7 @@ from layerdiff.judge.meaning.naming import changed_call, name_call, other_draws
 from layerdiff.judge.meaning.parting import cuts_met, cuts_of, figure_at, worst_cut
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
+from layerdiff.judge.meaning.sums_in_steps import find_rounded_sums
 from layerdiff.judge.meaning.suspects import nearly
 from layerdiff.judge.meaning.wording import is_told, numbers_in, shown
 from layerdiff.judge.programs.accumulated import came_in_apart
@@ -68,7 +69,10 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     if not faults:
         said.findings += other_draws(programs, wiring)
         said.findings += _before_opaque(programs, wiring, theirs, ours, sorted(hidden), kept)
-        find_precision(setting, programs, theirs, ours, kept, coarse, cuts, hidden, said)
+        sums = find_rounded_sums(setting, programs, kept)
+        said.findings += sums
+        if coarse or not sums:
+            find_precision(setting, programs, theirs, ours, kept, coarse, cuts, hidden, said)
     elif all(local.notice for local in said.findings[known:]):  # what is below rounding excuses no coarser dtype
         find_precision(setting, programs, theirs, plain, kept, coarse, cuts, hidden, said)
     return said

@@ -331,7 +331,7 @@ def _judged(
     evidence = Evidence(sites, pairs, texts, files)
     said: list[Notice] = []
     if comparison.reference is not None:
-        packed = {notice.site or "" for notice in told if notice.kind == "layout-packed"}
+        packed = {notice.site or "" for notice in told if notice.kind in ("layout-packed", "layout-turned")}
         said += notices_of_values(evidence, profile, explained_weights(comparison.found), packed, parted, unfinished)
     said += notices_of_programs(comparison.found, sites, texts)
     return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))

@@ -32,7 +32,7 @@ class Forms:
 
     def as_stored(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes have the same elements, one after the other."""
-        return same_form(reference, target) and self._row(reference, target) is None
+        return same_form(reference, target) and self._row(reference, target) is None and self._padded(reference, target) is None
 
     def common(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes have a part that is one thing."""
@@ -46,6 +46,8 @@ class Forms:
             tokens = row.of_batch(batch)
             both = tokens, row.of_row(other, row.rest(batch.shape))
             reference, target = both if row.padded == "reference" else both[::-1]
+        elif (padded := self._padded(reference.shape, target.shape)) is not None:
+            reference, target = padded.of_batch(reference), padded.of_batch(target)
         elif not same_form(reference.shape, target.shape):
             if self.fillings.common(reference.shape, target.shape) is None:
                 return None
@@ -56,7 +58,8 @@ class Forms:
         """What counts of a value of one run, which they have in these shapes: in the reference's form, or as a row of places of that."""
         row = self._row(reference, target)
         if row is None:
-            return x.reshape(reference)
+            padded = self._padded(reference, target)
+            return x.reshape(reference) if padded is None else padded.of_batch(x.reshape(reference))
         batch = reference if row.padded == "reference" else target
         return row.of_batch(x.reshape(batch)) if side == row.padded else row.of_row(x, row.rest(batch))
 
@@ -73,6 +76,11 @@ class Forms:
 
     def _row(self, reference: Shape, target: Shape) -> Packing | None:
         return next((row for row in (self.packing, *self.ends) if row is not None and row.same(reference, target)), None)
+
+    def _padded(self, reference: Shape, target: Shape) -> Packing | None:
+        """The packing that says which tokens count, of values that both runs have as a batch, and others not."""
+        known = self.packing is not None and self.packing.row and self.packing.lines is not None
+        return self.packing if known and self.packing is not None and reference == target and self.packing.is_batch(reference) else None
 
     def plain(self, x: Array, side: str, there: Array | None, sizes: Container[int]) -> Array:
         """A value that a program made without what does not count.

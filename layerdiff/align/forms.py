@@ -24,6 +24,11 @@ def same_form(one: Shape, other: Shape) -> bool:
     return long[leading:] == short[1:] and math.prod(long[:leading]) == short[0]
 
 
+def is_turned(one: Shape, other: Shape) -> bool:
+    """Whether two shapes are the same but for the order of the first two dimensions: one run has the positions before the requests."""
+    return len(one) > 2 and 1 < one[0] != one[1] > 1 and other == (one[1], one[0], *one[2:])
+
+
 def leading_of(one: Shape, other: Shape) -> Shape:
     """The leading dimensions of one of two forms that the other has as one: (2, 20) of [2, 20, 64] and [40, 64]; none where it has none."""
     short, long = sorted((without_ones(one), without_ones(other)), key=len)

@@ -1,8 +1,9 @@
 """Places of a batch as a row: an engine has the requests of a batch end to end, without the padding that a model needs to have them as
-rows, and makes logits of the last token of each alone.
+rows, and makes logits of the last token of each alone. A program that has the tokens before the requests has them as a row, too: of the
+first token of each request, then of the second of each.
 
-Which tokens the row has is told by the root's own inputs, an `attention_mask` and ids that are the same; which one of each request, by
-what is nearest (judge/pairs/packing.py).
+Which tokens the row has is told by the root's own inputs, an `attention_mask` and ids that are the same, or by shapes; which one of each
+request, by what is nearest (judge/pairs/packing.py).
 """
 
 from __future__ import annotations
@@ -43,12 +44,19 @@ class Packing:
     """Shape (tokens,): the line of the row of each; None where they are all of it, in order."""
     length: int = 0
     """How many lines the row has, where it has others too."""
+    row: Shape = ()
+    """The two dimensions in which the row lies, (positions, requests), where it lies in two."""
 
     def same(self, reference: Shape, target: Shape) -> bool:
         """Whether values of these shapes are the batch and the row of one thing."""
         batch, row = (reference, target) if self.padded == "reference" else (target, reference)
         lead = self._lead(batch)
-        return lead > 0 and without_ones((self.count, *batch[lead:])) == without_ones(row)
+        forms = ((self.count,), self.row) if self.row else ((self.count,),)
+        return lead > 0 and any(without_ones((*form, *batch[lead:])) == without_ones(row) for form in forms)
+
+    def is_batch(self, shape: Shape) -> bool:
+        """Whether a value of this shape has requests and positions first."""
+        return shape[:2] == self.batch
 
     @property
     def count(self) -> int:
@@ -85,12 +93,18 @@ class Packing:
         return filled
 
     def tokens_only(self, x: Array, side: str) -> Array:
-        """A value of either side that has requests and positions first, or heads between them, as a row; any other as it is."""
+        """A value of either side that has requests and positions first, or heads between or beside them, as a row; any other as it is."""
         if side != self.padded:
+            if self.row:
+                tokens = _tokens_first(x, self.row)
+                return x if tokens is None else self.of_row(tokens.reshape(self.count, *tokens.shape[2:]), tokens.shape[2:])
             known = x.ndim and self.lines is not None and x.shape[0] == self.count
             return self.of_row(x, x.shape[1:]) if known else x
         if self._lead(x.shape):
             return self.of_batch(x)
+        if self.row:
+            tokens = _tokens_first(x, self.batch)
+            return x if tokens is None else self.of_batch(tokens)
         if x.ndim > 2 and (x.shape[0], x.shape[2]) == self.batch:
             return self.of_batch(np.moveaxis(x, 2, 1))
         return x
@@ -98,6 +112,8 @@ class Packing:
     def as_row(self, shape: Shape, side: str) -> Shape:
         """The shape that a value of either side has as a row of what both have; that of any other as it is."""
         if side != self.padded:
+            if self.row and shape[:2] == self.row:
+                return (self.places.size, *shape[2:])
             return (self.places.size, *shape[1:]) if shape[:1] == (self.count,) else shape
         lead = self._lead(shape)
         return (self.places.size, *shape[lead:]) if lead else shape
@@ -107,6 +123,30 @@ class Packing:
         if shape[:2] == self.batch:
             return 2
         return 1 if shape[:1] == (math.prod(self.batch),) else 0
+
+
+def _tokens_first(x: Array, lead: Shape) -> Array | None:
+    """A value with the dimensions of its tokens, `lead`, first, where heads may lie between them or be merged with one; None of others."""
+    for (one, other), turned in ((lead, False), (lead[::-1], True)):
+        found = _with_lead(x, one, other)
+        if found is not None:
+            return np.swapaxes(found, 0, 1) if turned else found
+    return None
+
+
+def _with_lead(x: Array, one: int, other: int) -> Array | None:
+    if x.ndim < 2:
+        return None
+    first, second, rest = x.shape[0], x.shape[1], x.shape[2:]
+    if (first, second) == (one, other):
+        return x
+    if rest and (first, rest[0]) == (one, other):
+        return np.moveaxis(x, 2, 1)
+    if second == other and first % one == 0:
+        return np.moveaxis(x.reshape(one, first // one, other, *rest), 1, 2)
+    if first == one and second % other == 0:
+        return x.reshape(one, other, second // other, *rest)
+    return None
 
 
 def packed(ids: Array, counts: NDArray[np.bool_], row: Array) -> NDArray[np.intp] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from layerdiff.align.forms import Shape, same_form
+from layerdiff.align.forms import Shape, is_turned, same_form
 from layerdiff.sides import Both
 
 Position = tuple[int, str]
@@ -15,14 +15,21 @@ _PLACED = "in["
 
 
 def pair_positions(
-    reference: Sequence[Position], target: Sequence[Position], shapes: Both[Sequence[Shape]] | None = None
+    reference: Sequence[Position],
+    target: Sequence[Position],
+    shapes: Both[Sequence[Shape]] | None = None,
+    kinds: Both[Sequence[str]] | None = None,
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
     left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name, nor at one place a cache with
-    what has no such form.
+    what has no such form, nor what is of another kind by `kinds` ("float", "integer", ...): ids with what an embedding made of them.
     """
+
+    def alike(i: int, j: int) -> bool:
+        return kinds is None or _of_one_kind(kinds.reference[i], kinds.target[j], reference[i][1], target[j][1])
+
     where: dict[Position, list[int]] = {}
     for i, position in enumerate(reference):
         where.setdefault(position, []).append(i)
@@ -39,9 +46,10 @@ def pair_positions(
     for i in list(reference_left) if shapes is not None else ():
         assert shapes is not None
         role, name = reference[i]
-        like = [j for j in target_left if _by_name_and_place(name, target[j][1]) and same_form(shapes.reference[i], shapes.target[j])]
+        like = [j for j in target_left if _by_name_and_place(name, target[j][1]) and _same(shapes.reference[i], shapes.target[j])]
+        like = [j for j in like if alike(i, j)]
         if len(like) == 1 and role == target[like[0]][0]:
-            others = [k for k in reference_left if reference[k][0] == role and same_form(shapes.reference[k], shapes.target[like[0]])]
+            others = [k for k in reference_left if reference[k][0] == role and _same(shapes.reference[k], shapes.target[like[0]])]
             if others == [i]:
                 pairs.append((i, like[0]))
                 reference_left.remove(i)
@@ -49,7 +57,9 @@ def pair_positions(
     for role in sorted({reference[i][0] for i in reference_left}):
         ours = [i for i in reference_left if reference[i][0] == role]
         theirs = [j for j in target_left if target[j][0] == role]
-        if len(ours) == len(theirs) == 1 and not _is_mask_alone(reference[ours[0]][1], target[theirs[0]][1]):
+        if len(ours) != 1 or len(theirs) != 1 or not alike(ours[0], theirs[0]):
+            continue
+        if not _is_mask_alone(reference[ours[0]][1], target[theirs[0]][1]):
             pairs.append((ours[0], theirs[0]))
             reference_left.remove(ours[0])
             target_left.remove(theirs[0])
@@ -63,6 +73,17 @@ def _is_another_thing(position: Position, one: Shape, other: Shape) -> bool:
     counts = sorted((math.prod(one), math.prod(other)))
     dims = [sum(size != 1 for size in shape) for shape in (one, other)]
     return abs(dims[0] - dims[1]) > 1 and (counts[0] == 0 or counts[1] % counts[0] != 0)
+
+
+def _same(one: Shape, other: Shape) -> bool:
+    return same_form(one, other) or is_turned(one, other)
+
+
+def _of_one_kind(one: str, other: str, *names: str) -> bool:
+    """Whether values of these kinds may be one input: a mask is written in floats, in whole numbers, or in booleans."""
+    if one == other or {one, other} == {"boolean", "float"} or any(name.endswith("mask") for name in names):
+        return True
+    return not all(name.startswith((_NAMED, _PLACED)) for name in names)  # weights are kept as codes, too
 
 
 def _is_mask_alone(one: str, other: str) -> bool:

@@ -98,7 +98,7 @@ def _pieces(name: str, tokens: Both[tuple[int, ...]], numbers: Both[tuple[int, .
 
 
 def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Iterator[Notice]:
-    """One for each root that has batches with padding in one run and their tokens in a row in the other."""
+    """One for each root whose tokens lie otherwise in the two runs: in a row, without padding, or before the requests."""
     said: set[str] = set()
     for (file, call), step in forms.steps.items():
         here = (sites["target_file"] == file) & (sites["target_call"] == call)
@@ -110,6 +110,10 @@ def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Ite
         said.add(site)
         requests, positions = packing.batch
         other = "target" if packing.padded == "reference" else "reference"
+        if packing.row:
+            said_first = f"the {packing.padded} has the {requests} requests first, the {other} their {positions} tokens"
+            yield Notice("layout-turned", f"{said_first}: each token is compared with its own", site)
+            continue
         batch, row = f"a batch of {requests} padded to {positions} tokens", f"{packing.places.size} tokens in a row"
         yield Notice("layout-packed", f"{batch} in the {packing.padded}, {row} in the {other}: these are compared", site)
 

@@ -44,14 +44,14 @@ def both_forbidden(reference: NDArray[Any], target: NDArray[Any], dtypes: tuple[
 
 
 def compare_masks(boolean: Blocks, additive: Blocks) -> tuple[int, int, int] | None:
-    """A boolean mask (True attends) against a float one.
+    """A boolean mask against a float one. True attends; or hides, where that makes all of the two agree: both are in use.
 
     Answers (elements that differ, the first of them or -1, elements that attend in `boolean`).
 
     None where the float is no additive mask, only zeros and forbidden elements, or where it is all
     zeros and does not agree with the booleans, so that it may as well be numbers.
     """
-    differ, first, attend, some_forbidden = 0, -1, 0, False
+    differ, first, attend, count, some_forbidden = 0, -1, 0, 0, False
     for start, allowed, bits in side_by_side(boolean, additive, _BLOCK):
         x = additive.dtype.decode(bits)
         closed = forbidden(x, additive.dtype)
@@ -63,7 +63,10 @@ def compare_masks(boolean: Blocks, additive: Blocks) -> tuple[int, int, int] | N
             first = start + int(np.argmax(unequal))
         differ += here
         attend += int(np.count_nonzero(allowed))
+        count += closed.size
         some_forbidden = some_forbidden or bool(closed.any())
+    if differ == count and some_forbidden:
+        return 0, -1, count - attend
     return None if differ and not some_forbidden else (differ, first, attend)
 
 

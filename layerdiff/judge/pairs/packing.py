@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.beside import Forms
 from layerdiff.align.filling import NOTHING_FILLED, Fillings
-from layerdiff.align.forms import without_ones
+from layerdiff.align.forms import is_turned, without_ones
 from layerdiff.align.packing import Packing, nearest_places, packed
 from layerdiff.errors import TraceError
 from layerdiff.judge.tables import Columns
@@ -109,10 +109,10 @@ def forms_of_steps(
         if told is not None:
             found[there, calls.target] = told
             continue
-        packing = _packing(both, calls)
         values = [
             Both(int(pairs["reference_value"][pair]), int(pairs["target_value"][pair])) for pair in by_root.get((there, calls.target), ())
         ]
+        packing = _packing(both, calls) or _turned(both, calls, values)
         ends = _ends(both, calls, values) if values else None
         if packing is not None or ends is not None:
             found[there, calls.target] = Step(packing, ends)
@@ -228,6 +228,26 @@ def _packing(files: Both[TraceFile], calls: Both[int]) -> Packing | None:
             places = None if row.shape == ids.shape else packed(ids, counts, row.reshape(-1))
             if places is not None:
                 return Packing(side, (ids.shape[0], ids.shape[1]), places)
+    return None
+
+
+def _turned(files: Both[TraceFile], calls: Both[int], values: Sequence[Both[int]]) -> Packing | None:
+    """The tokens of a batch of which one run has the positions before the requests; None where no value says so by its shape."""
+    shapes = [tuple(file.shape(value) for file, value in zip(files, both, strict=True)) for both in values]
+    leads = {(ours[:2], theirs[:2]) for ours, theirs in shapes if is_turned(ours, theirs)}
+    given = [{x.shape for x in _whole_numbers(file, call) if x.ndim == 2} for file, call in zip(files, calls, strict=True)]
+    for ours, theirs in sorted(leads):
+        sides = [side for side, lead, shapes in zip(("reference", "target"), (ours, theirs), given, strict=True) if lead in shapes]
+        if not sides and any(given):
+            continue  # other dimensions than those of tokens
+        side, batch = (sides or ["reference"])[0], theirs if sides == ["target"] else ours
+        mask = next((mask for file, call in zip(files, calls, strict=True) if (mask := _mask(file, call)) is not None), None)
+        if mask is not None and mask.shape == batch[::-1]:
+            mask = mask.T
+        counts = mask if mask is not None and mask.shape == batch else np.ones(batch, bool)
+        lines = np.flatnonzero(counts.T)
+        places = np.arange(counts.size).reshape(batch).T.reshape(-1)[lines]
+        return Packing(side, batch, places, None if counts.all() else lines, counts.size, batch[::-1])
     return None
 
 

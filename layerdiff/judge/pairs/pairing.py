@@ -13,6 +13,7 @@ from layerdiff.align.forms import Shape
 from layerdiff.align.positions import pair_positions
 from layerdiff.judge.tables import BY_THRESHOLDS, PAIRS, SITES, Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.growing import GrowingTable
 from layerdiff.trace.joined import Joined
@@ -227,10 +228,17 @@ class Edges:
     def __init__(self, file: TraceFile, texts: Texts) -> None:
         order = file.edge_order
         self.shape = file.shape
+        self._dtype_name = file.dtype_name
         self.start = file.edge_start
         self.role = file.edges.role[order]
         self.position = interned(texts, file, file.edges.position[order])
         self.value = file.edges.value[order]
+
+    def kind(self, value: int) -> str:
+        """What a value's elements are: "float", "integer", "boolean", ...; the name of a dtype that is not known."""
+        name = self._dtype_name(value)
+        known = dtype_named(name)
+        return name if known is None else known.kind
 
     def of(self, call: int) -> tuple[list[int], list[int], list[int]]:
         """Roles, positions and values of a call."""
@@ -283,7 +291,8 @@ def add_values(tables: Tables, edges: Both[Edges], row: int, reference: int, tar
         [edges.reference.shape(value) for value in ours[2]],
         [edges.target.shape(value) for value in theirs[2]],
     )
-    paired, reference_left, target_left = pair_positions(keys.reference, keys.target, shapes)
+    kinds: Both[Sequence[str]] = Both([edges.reference.kind(value) for value in ours[2]], [edges.target.kind(value) for value in theirs[2]])
+    paired, reference_left, target_left = pair_positions(keys.reference, keys.target, shapes, kinds)
     for i, j in paired:
         tables.add_pair(row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j])
     left = [f"{keys.reference[i][1]} only in the reference" for i in reference_left]

@@ -272,13 +272,16 @@ def unmasked(x: Array) -> Array:
 def as_mask(mask: Array, like: Array) -> Array:
     """A mask in the representation of another: True and 0 let through; False and the lowest number do not.
 
-    `like` says how: its dtype kind, and which number it has for "not at all".
+    `like` says how: its dtype kind, and which number it has for "not at all". Where it has that exactly at what is True, True hides.
     """
     if mask.dtype.kind == "b" and like.dtype.kind == "f":
+        if mask.shape == like.shape and mask.size and np.array_equal(mask, is_masked(like)):
+            mask = ~mask
         lowest = float(like.min()) if like.size and bool(is_masked(like).any()) else -np.inf
         return np.where(mask, 0.0, lowest)
     if mask.dtype.kind == "f" and like.dtype.kind == "b":
-        return ~is_masked(mask)
+        hidden = is_masked(mask)
+        return hidden if hidden.shape == like.shape and hidden.size and np.array_equal(hidden, like) else ~hidden
     return mask
 
 

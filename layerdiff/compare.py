@@ -25,6 +25,7 @@ from layerdiff.diagnose.filling import (
     notices_of_filling,
     notices_of_order,
     notices_of_packing,
+    notices_of_turned,
     notices_of_unused,
 )
 from layerdiff.diagnose.findings import Notice, Origin
@@ -185,6 +186,7 @@ def compare_in_steps(
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
         parted = parting(sites, pairs, tables.texts, values.numbers)
+        told = (*told, *notices_of_turned(placed.values()))
         for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:

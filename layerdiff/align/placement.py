@@ -7,7 +7,7 @@ fused and replicated parts are one thing. Ranks that form a grid have one over g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -20,13 +20,15 @@ PAD: Final = -1
 """Of positions: what a rank holds here is no part of the logical tensor."""
 SURELY: Final = 0.05
 """Relative error up to which parts that were matched one by one are believed of other values too."""
+TURNED: Final = "positions before requests; "
+"""How the name of a turned placement begins."""
 FITS: Final = 0.5
 """Relative error up to which a reading is believed against the plain one: a part of another rank has an error of about 1.4."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each rank's part belongs.
+    """Where each rank's part belongs. Dimensions are those of the logical tensor.
 
     Attributes:
         kind: "replicated": every rank holds the whole; "sharded": parts along `dim`; "partial": the ranks' values add up to the whole;
@@ -43,6 +45,8 @@ class Placement:
         groups: of "nested", the ranks of each group.
         numbers: of whole numbers that each rank counts for itself, what each of its own stands for, from zero on.
         absent: what a rank has there for those of other ranks.
+        turned: whether the ranks have its first two dimensions in the other order: positions before requests.
+        form: the shape in which they have the whole, where it has dimensions of size 1 elsewhere; None where it is the logical one.
     """
 
     kind: Kind
@@ -59,9 +63,13 @@ class Placement:
     inner: Placement | None = None
     numbers: tuple[NDArray[np.intp], ...] = ()
     absent: tuple[int, ...] = ()
+    turned: bool = False
+    form: tuple[int, ...] | None = None
 
     def part(self, whole: Array, rank: int) -> Array:
         """What this rank should hold of the logical tensor, of a sum the whole; padding reads as zero."""
+        if self._is_other:
+            return self._as_held(self._plain.part(whole, rank))
         if self.outer is not None and self.inner is not None:
             group, own = self._at[rank]
             return self.inner.part(self.outer.part(whole, group), own)
@@ -86,6 +94,8 @@ class Placement:
 
         Of numbers that each counts for itself -1 where none of them is a rank's own, or two stand for something else.
         """
+        if self._is_other:
+            return self._plain.joined([turned(part) if self.turned else part.reshape(shape) for part in parts], shape)
         if self.numbers:
             return _counted(parts, self.numbers)
         if self.outer is not None and self.inner is not None:
@@ -110,6 +120,8 @@ class Placement:
 
     def divided(self, whole: Array, ranks: int) -> list[Array]:
         """The logical tensor as `ranks` ranks may hold it: of a sum the first has all."""
+        if self._is_other:
+            return [self._as_held(part) for part in self._plain.divided(whole, ranks)]
         if self.outer is not None and self.inner is not None:
             found: dict[int, Array] = {}
             for part, group in zip(self.outer.divided(whole, len(self.groups)), self.groups, strict=True):
@@ -132,6 +144,24 @@ class Placement:
             outer = self.outer.held_along(dim, size, group)
             return outer[self.inner.held_along(dim, outer.size, own)]
         return self.positions[rank] if self.kind == "sharded" and self.dim == dim else np.arange(size, dtype=np.intp)
+
+    @property
+    def _is_other(self) -> bool:
+        return self.turned or self.form is not None
+
+    @cached_property
+    def _plain(self) -> Placement:
+        """Of parts that lie as the logical tensor does."""
+        return replace(self, turned=False, form=None)
+
+    def _as_held(self, part: Array) -> Array:
+        """A part that lies as the logical tensor does, as a rank has it."""
+        return turned(part) if self.form is None else part.reshape(self.form)
+
+    @property
+    def dim_of_parts(self) -> int:
+        """The dimension of a rank's part that is `dim` of the logical tensor."""
+        return 1 - self.dim if self.turned and self.dim in (0, 1) else self.dim
 
     @cached_property
     def _at(self) -> dict[int, tuple[int, int]]:
@@ -177,6 +207,11 @@ class Placement:
             return True
         held = np.unique(np.concatenate(self.positions))
         return int(np.count_nonzero(held != PAD)) == shape[self.dim]
+
+
+def turned(x: Array) -> Array:
+    """A value with its first two dimensions in the other order."""
+    return np.swapaxes(x, 0, 1)
 
 
 def _counted(parts: Sequence[Array], numbers: Sequence[NDArray[np.intp]]) -> Array:

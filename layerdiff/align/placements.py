@@ -6,14 +6,16 @@ Every reading that the shapes allow is scored, the best is taken, and what fits 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.align.forms import without_ones
 from layerdiff.align.matching import matched_places
 from layerdiff.align.nested import infer_nested
-from layerdiff.align.placement import FITS, PAD, Placement, places_of
+from layerdiff.align.placement import FITS, PAD, TURNED, Placement, places_of, turned
 
 Array = NDArray[Any]
 ALIKE: Final = 1.05
@@ -38,6 +40,27 @@ def infer(reference: Array, parts: Sequence[Array], likely: Placement | None = N
         parts: what each rank holds, in rank order, as numbers.
         likely: a sharding that fitted another value of these sizes; it is taken where none fits this one.
     """
+    form = parts[0].shape
+    if form != reference.shape and without_ones(form) == without_ones(reference.shape) and all(part.shape == form for part in parts):
+        return replace(_as_they_lie(reference, [part.reshape(reference.shape) for part in parts], None), form=form)
+    found = _as_they_lie(reference, parts, likely)
+    if (found.kind != "unknown" and found.fits) or not _may_be_turned(reference.shape, [part.shape for part in parts]):
+        return found
+    other = _as_they_lie(reference, [turned(part) for part in parts], likely)
+    if other.kind == "unknown" or (found.kind != "unknown" and not (other.fits and other.error < FITS)):
+        return found
+    return replace(other, name=TURNED + other.name, turned=True)
+
+
+def _may_be_turned(reference: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the ranks may have the positions of a batch before its requests, all of them or some."""
+    if len(reference) < 3 or reference[0] == reference[1] or any(len(part) != len(reference) for part in parts):
+        return False
+    return all(part[1] == reference[0] and part[0] > 0 and reference[1] % part[0] == 0 for part in parts)
+
+
+def _as_they_lie(reference: Array, parts: Sequence[Array], likely: Placement | None) -> Placement:
+    """The placement of parts whose dimensions are in the order of the reference's."""
     entire = reference, parts
     reference, parts = thinned(reference, parts)
     found = _in_one_dimension(reference, parts, likely)

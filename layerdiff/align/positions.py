@@ -76,7 +76,13 @@ def _is_another_thing(position: Position, one: Shape, other: Shape) -> bool:
 
 
 def _same(one: Shape, other: Shape) -> bool:
-    return same_form(one, other) or is_turned(one, other)
+    return same_form(one, other) or is_turned(one, other) or _is_part(one, other) or _is_part(one, (*other[1::-1], *other[2:]))
+
+
+def _is_part(one: Shape, other: Shape) -> bool:
+    """Whether a rank may have a value of the second shape as its part of one of the first."""
+    differing = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
+    return len(one) == len(other) > 2 and len(differing) == 1 and differing[0][1] > 0 and differing[0][0] % differing[0][1] == 0
 
 
 def _of_one_kind(one: str, other: str, *names: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.filling import Filled
 from layerdiff.judge.pairs.in_chunks import Steps
 from layerdiff.judge.pairs.packing import FormsOfSteps
-from layerdiff.judge.pairs.placed import Part
+from layerdiff.judge.pairs.placed import Part, Placed
 from layerdiff.judge.pairs.reordering import Sorted
 from layerdiff.judge.pairs.unused_rows import Unused
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
@@ -26,6 +26,7 @@ from layerdiff.trace.schema import CallKind, Role
 
 REORDERED: Final = "requests-reordered"
 IN_CHUNKS: Final = "steps-joined"
+TURNED: Final = "layout-turned"
 _SHOWN: Final = 3
 _REQUESTS: Final = 8
 _RULE: Final = "filling: numbers that name what one side filled up"
@@ -112,10 +113,16 @@ def notices_of_packing(forms: FormsOfSteps, sites: Columns, texts: Texts) -> Ite
         other = "target" if packing.padded == "reference" else "reference"
         if packing.row:
             said_first = f"the {packing.padded} has the {requests} requests first, the {other} their {positions} tokens"
-            yield Notice("layout-turned", f"{said_first}: each token is compared with its own", site)
+            yield Notice(TURNED, f"{said_first}: each token is compared with its own", site)
             continue
         batch, row = f"a batch of {requests} padded to {positions} tokens", f"{packing.places.size} tokens in a row"
         yield Notice("layout-packed", f"{batch} in the {packing.padded}, {row} in the {other}: these are compared", site)
+
+
+def notices_of_turned(placed: Iterable[Placed]) -> Iterator[Notice]:
+    """One where ranks have the tokens before the requests, or the reference has."""
+    if any(one.placement.turned for one in placed):
+        yield Notice(TURNED, "the ranks have requests and tokens in the other order of dimensions: each token is compared with its own")
 
 
 def _other_positions(row: Packing, site: str) -> Notice:

@@ -163,7 +163,7 @@ def _held(placement: Placement, rank: int, part: Array) -> Array:
     """A rank's part without padding."""
     if placement.kind != "sharded" or not np.any(placement.positions[rank] == PAD):
         return part
-    return np.compress(placement.positions[rank] != PAD, part, axis=placement.dim)
+    return np.compress(placement.positions[rank] != PAD, part, axis=placement.dim_of_parts)
 
 
 def _flat(x: Array) -> Iterator[Array]:

@@ -27,9 +27,9 @@ _Cut = tuple[Place, tuple[Run, ...]]
 def same_parts(placement: Placement, shape: tuple[int, ...], whole: StoredValue, parts: Sequence[StoredValue | None]) -> bool:
     """Whether every part has the bits of its part of the whole, and together they have all of it.
 
-    False too where that shows only in memory: places in no regular order, views, padding.
+    False too where that shows only in memory: places in no regular order, other orders of dimensions, views, padding.
     """
-    if any(part is None or part.dtype != whole.dtype for part in parts):
+    if placement.turned or placement.form is not None or any(part is None or part.dtype != whole.dtype for part in parts):
         return False
     if placement.kind == "replicated" and placement.dim < 0:
         return all(part is not None and part.count == whole.count and same_bits(whole, part) for part in parts)

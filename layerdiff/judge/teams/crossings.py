@@ -60,7 +60,7 @@ class Held:
             own = placement.part(whole, rank)
             if placement.kind == "sharded" and np.any(placement.positions[rank] == PAD):
                 held = placement.positions[rank] != PAD
-                own, part = np.compress(held, own, axis=placement.dim), np.compress(held, part, axis=placement.dim)
+                own, part = (np.compress(held, x, axis=placement.dim_of_parts) for x in (own, part))
             yield rank, own, part
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from layerdiff.align.matching import matched_places
 from layerdiff.align.placements import infer
-from layerdiff.judge.programs.constants import unmasked
+from layerdiff.judge.programs.constants import as_mask, unmasked
 from layerdiff.judge.programs.padding import dead_elements, where_finite
 from layerdiff.judge.programs.setting import NOTHING
 from layerdiff.judge.teams.bodies import TeamBody
@@ -49,7 +49,7 @@ def parted(body: TeamBody, ours: TeamRan, theirs: TeamRan, padded: NDArray[Any] 
             dead = None if padded is None else dead_elements(whole.shape, padded)
             without = repeat((None, None, None)) if dead is None else held.target.beside(dead, parts)
             for (rank, right, part), (_, uncounted, _) in zip(held.target.beside(whole, parts), without, strict=False):
-                part = part.reshape(right.shape)
+                part = as_mask(part.reshape(right.shape), right)
                 counted = right if uncounted is None else where_finite(right, part, uncounted)
                 here = row_difference(unmasked(counted), unmasked(part))
                 if rank is not None:

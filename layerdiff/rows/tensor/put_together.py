@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import NOTHING_FILLED, Fillings, leading
-from layerdiff.align.placement import PAD, Placement
+from layerdiff.align.placement import PAD, TURNED, Placement
 from layerdiff.align.placements import infer
 from layerdiff.align.runs import Run
 from layerdiff.errors import TraceError
@@ -146,14 +146,15 @@ def _filled(ours: Sequence[_Part], theirs: Sequence[_Part]) -> Fillings:
 
 def _placement(value: PlacedValue) -> Placement | None:
     """As the comparison keeps it; None where it keeps too little: of a grid, and of an order of too many runs."""
+    turned = value.name.startswith(TURNED)
     if value.kind is Placing.REPLICATED:
-        return Placement("replicated", value.name, value.dim)
+        return Placement("replicated", value.name, value.dim, turned=turned)
     if value.kind is Placing.PARTIAL:
-        return Placement("partial", value.name)
+        return Placement("partial", value.name, turned=turned)
     holds = [part.holds for part in sorted(value.parts, key=lambda part: part.file)]
     if value.kind is not Placing.SHARDED or any(runs is None for runs in holds):
         return None
-    return Placement("sharded", value.name, value.dim, tuple(_places(runs or ()) for runs in holds))
+    return Placement("sharded", value.name, value.dim, tuple(_places(runs or ()) for runs in holds), turned=turned)
 
 
 def _places(runs: Sequence[Run]) -> NDArray[np.intp]:

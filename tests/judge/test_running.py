@@ -179,6 +179,26 @@ def test_the_margin_of_a_rounding_is_the_distance_to_the_half() -> None:
     assert pytest.approx([0.25, 0.0, 0.0]) == margin("aten.round.default", (x,), own, other)
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "own", "other", "expected"),
+    [
+        ("aten.floor.default", (np.array([1.25, 2.999, -0.25]),), [1, 2, -1], [0, 3, 0], [0.25, 0.001, 0.25]),
+        ("aten.ceil.default", (np.array([1.25, 3.001]),), [2, 4], [1, 3], [0.25, 0.001]),
+        ("aten.trunc.default", (np.array([0.25, -0.25, 2.999, -2.999]),), [0, 0, 2, -2], [1, -1, 3, -3], [0.75, 0.75, 0.001, 0.001]),
+        ("aten._to_copy.default", (np.array([2.999, 2.5, np.nan]),), [2, 2, 0], [3, 3, 7], [0.001, 0.5, 0.0]),
+        ("aten.sign.default", (np.array([0.25, -0.5, 0.0]),), [1, -1, 0], [0, 1, 1], [0.25, 0.5, 0.0]),
+        ("aten.floor_divide.default", (np.array([5.999, 7.0]), 2.0), [2, 3], [3, 2], [0.001, 1.0]),
+        ("aten.bucketize.Tensor", (np.array([0.5, 0.9, 1.0]), np.array([0.0, 1.0, 2.0])), [1, 1, 1], [1, 2, 2], [0.0, 0.1, 0.0]),
+        ("aten.searchsorted.Tensor", (np.array([0.0, 1.0, 2.0]), np.array([0.9])), [1], [3], [1.1]),
+        ("aten.any.default", (np.array([0.5, 0.0]),), True, False, [np.inf]),
+    ],
+)
+def test_the_margin_of_a_jump_is_the_distance_to_where_the_other_result_is_right(
+    name: str, args: Any, own: Any, other: Any, expected: list[float]
+) -> None:
+    assert pytest.approx(expected) == margin(name, args, {"out": np.array(own)}, {"out": np.array(other)})
+
+
 # flips and faults
 
 
@@ -206,6 +226,29 @@ def test_a_choice_against_what_rounding_makes(tmp_path: Path, apart: float, noti
     assert bool(kept) == (not notices)
     # followed where it hangs by a rounding: the target's 1; its own, 0, else
     assert [1 if notices else 0] * 4 == ours.cuts[found.body.calls[0], "out"].tolist()
+
+
+EDGES = torch.arange(1.0, 7.0)
+LESS = torch.tensor(0.7)
+"""A little less in float32, where its products are whole numbers all the same."""
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "notices", "keeps"),
+    [
+        (lambda x: (x * LESS * 10 / 7).long(), lambda x: (x * LESS * 10 / 7).long() * 1, ["flip"], False),
+        (lambda x: torch.bucketize(x, EDGES), lambda x: torch.bucketize(x, EDGES, right=True), [], True),
+        (lambda x: x.sum().sort()[0], lambda x: x.sum().sort(descending=True)[0], [], False),
+        (lambda x: x.unique(), lambda x: (x * 1).unique(), [], False),
+        (lambda x: (x / 7).round(decimals=1), lambda x: (x / 7).round(decimals=2), [], False),
+    ],
+    ids=["what is nearly whole is cut off", "a border is of the other bucket", "one number is sorted", "what is there once", "tenths"],
+)
+def test_results_that_jump(tmp_path: Path, reference: Any, target: Any, notices: list[str], keeps: bool) -> None:
+    found = read(tmp_path, Of(reference), Of(target), x=EDGES, given=EDGES)
+    said = BodyVerdict()
+    _, kept = with_decisions(setting(found), found.programs, found.programs.run("target"), said)
+    assert (notices, keeps) == ([local.kind for local in said.findings], bool(kept))
 
 
 def test_choices_that_agree_say_nothing(tmp_path: Path) -> None:

@@ -36,12 +36,14 @@ def carried_flip(runs: Both[Recorded], calls: tuple[int, int], contents: Callabl
         deciding = [_deciding(run, operation, contents) for run, operation in zip(runs, operations, strict=True)]
     except (CannotReplay, TraceError):
         return None
-    if deciding[0] is None or deciding[1] is None or deciding[0].shape != deciding[1].shape:
+    if not deciding[0] or [one.shape for one in deciding[0]] != [one.shape for one in deciding[1]]:
         return None
-    incoming = float(np.max(apart(deciding[0], deciding[1]), initial=0.0))
+    incoming = max(float(np.max(apart(one, other), initial=0.0)) for one, other in zip(*deciding, strict=True))
     count = int(np.count_nonzero(chosen[0] != chosen[1]))
     name = operations.target.name.removeprefix("aten.")
-    if np.array_equal(deciding[0], deciding[1], equal_nan=True):
+    if incoming == 0.0:
+        if operations.reference.picture != operations.target.picture:  # something else is asked: values need not tie
+            return None
         statement = f"{name}: {count} of {chosen[0].size} choices among values that tie are ordered otherwise"
         return Local(calls, "out", Verdict.FLIP, statement, 0.0, 0.0, "equal operands, both right", kind="tie-order", notice=True)
     since = f"what came in differs by up to {incoming:.2g}" if np.isfinite(incoming) else "what came in is masked otherwise"
@@ -58,9 +60,6 @@ def _choice(run: Recorded, operation: Operation, contents: Callable[[Recorded, i
     return None
 
 
-def _deciding(run: Recorded, operation: Operation, contents: Callable[[Recorded, int], Array]) -> Array | None:
-    """The first float operand."""
-    for value in operation.inputs.values():
-        if "float" in run.file.dtype_name(value):
-            return contents(run, value)
-    return None
+def _deciding(run: Recorded, operation: Operation, contents: Callable[[Recorded, int], Array]) -> list[Array]:
+    """The float operands."""
+    return [contents(run, value) for value in operation.inputs.values() if "float" in run.file.dtype_name(value)]

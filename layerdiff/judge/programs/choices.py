@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.programs.jumps import to_jump
 from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.recorded import Operation
 from layerdiff.trace.arguments import Arguments
@@ -45,9 +46,9 @@ def as_many(recorded: Mapping[str, Array], results: Mapping[str, Array]) -> dict
 def decides(operation: Operation, args: Arguments, results: Mapping[str, Array]) -> bool:
     """Whether a float operand decides a discrete result of this call."""
     floats = any(_is_float(thing) for thing in [*args.args, *args.kwargs.values()])
-    if not floats:
+    if not floats or args.kwargs.get("decimals"):  # to tenths: what is recorded is rounded besides, and no code
         return False
-    if is_discrete(operation.name):
+    if is_discrete(operation.name) or args.kwargs.get("rounding_mode"):
         return True
     return operation.name in _CASTS and any(made.dtype.kind in "iub" for made in results.values())
 
@@ -57,18 +58,25 @@ def follow(args: Arguments, results: Mapping[str, Array], recorded: Mapping[str,
     if not recorded or any(position not in recorded or recorded[position].shape != made.shape for position, made in results.items()):
         return None
     found: dict[str, Array] = {}
-    indices = recorded.get("out[1]")
     for position, made in results.items():
-        if position == "out[0]" and made.dtype.kind == "f" and indices is not None and indices.dtype.kind in "iu":
-            found[position] = _at(args, indices, made)
+        if position == "out[0]" and _names_places(results):
+            found[position] = _at(args, recorded["out[1]"], made)
         else:
             found[position] = recorded[position].astype(made.dtype)
     return found
 
 
+def _names_places(results: Mapping[str, Array]) -> bool:
+    """Whether a choice hands out floats, and beside each where in its operand it stood."""
+    made, at = results.get("out[0]"), results.get("out[1]")
+    return made is not None and at is not None and made.dtype.kind == "f" and at.dtype.kind in "iu" and made.shape == at.shape
+
+
 def _at(args: Arguments, indices: Array, made: Array) -> Array:
     """The operand at the indices that a choice along one dimension named."""
     operand = args.args[0]
+    if not operand.ndim:
+        return np.asarray(operand.reshape(made.shape))
     numbers = [thing for thing in [*args.args[1:], *args.kwargs.values()] if isinstance(thing, int) and not isinstance(thing, bool)]
     candidates = (
         [args.kwargs["dim"]] if isinstance(args.kwargs.get("dim"), int) else [n for n in numbers if -operand.ndim <= n < operand.ndim]
@@ -86,15 +94,15 @@ def _at(args: Arguments, indices: Array, made: Array) -> Array:
 def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, Array], other: Mapping[str, Array]) -> Decision | None:
     """What the reference would have decided against what the target did; None where they agree."""
     keys = [position for position, made in own.items() if made.dtype.kind in "iub"] or list(own)
-    if all(np.array_equal(own[position], other[position]) for position in keys):
+    if all(np.array_equal(own[position], other[position], equal_nan=True) for position in keys):
         return None
     made = {position: np.array(result) for position, result in own.items()}
-    if "out[0]" in own and own["out[0]"].dtype.kind == "f" and "out[1]" in own:
+    if _names_places(own):
         one, two = own["out[0]"], other["out[0]"]
         margin = np.where(_beyond(args, other["out[1]"]), np.inf, apart(one, two))
         return Decision(operation, made, margin, np.maximum(np.abs(one), np.abs(two)), own["out[1]"] != other["out[1]"])
     position = keys[0]
-    differs = own[position] != other[position]
+    differs = (own[position] != other[position]) & ~(np.isnan(own[position]) & np.isnan(other[position]))
     operands = [thing for thing in args.args if _is_float(thing) and isinstance(thing, np.ndarray)]
     first = operands[0]
     if operation.base in ("argmax", "argmin") and own[position].shape != first.shape:
@@ -106,13 +114,16 @@ def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, A
     second: Any = args.args[1] if len(args.args) > 1 and not isinstance(args.args[1], (list, tuple, str)) else 0.0
     if not isinstance(second, (int, float, np.ndarray)):
         second = 0.0
-    if own[position].shape == first.shape and own[position].dtype.kind != "b":  # rounding to codes
-        return Decision(operation, made, np.where(differs, np.abs(first - np.floor(first) - 0.5), 0.0), np.abs(first), differs)
+    jump = to_jump(operation, args, other[position])
+    if jump is not None:
+        return Decision(operation, made, np.where(differs, jump[0], 0.0), jump[1], differs)
     try:
-        margin, scale = np.broadcast_arrays(apart(first, np.asarray(second)), np.maximum(np.abs(first), np.abs(second)))
-        return Decision(operation, made, np.where(differs, margin, 0.0), scale, differs)
+        margin, scale = apart(first, np.asarray(second)), np.maximum(np.abs(first), np.abs(second))
     except ValueError:
-        return Decision(operation, made, np.full(differs.shape, np.inf), np.ones(differs.shape), differs)
+        margin = scale = np.zeros(0)
+    if margin.shape != differs.shape:  # how far from its border such a result is, is not known
+        return Decision(operation, made, np.where(differs, np.inf, 0.0), np.ones(differs.shape), differs)
+    return Decision(operation, made, np.where(differs, margin, 0.0), scale, differs)
 
 
 def apart(one: Array, other: Array) -> Array:
@@ -126,9 +137,9 @@ def apart(one: Array, other: Array) -> Array:
 
 def _beyond(args: Arguments, indices: Array, *, flat: bool = False) -> NDArray[np.bool_]:
     """Which indices name no place of the operand that was chosen from: there is none to choose, however little it would lack."""
-    shape = args.args[0].shape
+    shape = args.args[0].shape or (1,)
     last = not flat and indices.shape[: len(shape) - 1] == shape[:-1]
-    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape, default=1)))
+    return np.asarray(indices >= (math.prod(shape) if flat else shape[-1] if last else max(shape)))
 
 
 def _chosen(operand: Array, indices: Array, flat: bool) -> Array:

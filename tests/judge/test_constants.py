@@ -134,6 +134,23 @@ def test_a_constant_that_differs_is_read_as_the_reference_has_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("ours", "theirs", "difference"),
+    [
+        ([True, False, True, True], [True, True, True, True], 1 / 0.75**0.5),
+        ([-torch.inf] * 4, [-torch.inf, -torch.inf, -1e4, -1e4], 0.0),
+        ([3j, 4.0, 0.0, 0.0], [3j, 4j, 0.0, 0.0], 32**0.5 / 2.5),
+        (torch.tensor([0, 1, 2, 3], dtype=torch.uint8), torch.tensor([3, 1, 2, 0], dtype=torch.uint8), 3 / 3.5**0.5),
+    ],
+    ids=["booleans", "nothing finite", "complex", "bytes"],
+)
+def test_how_far_constants_of_any_kind_are_apart(tmp_path: Path, ours: object, theirs: object, difference: float) -> None:
+    _, found = constants(tmp_path, Part(w=torch.as_tensor(ours)), Part(w=torch.as_tensor(theirs)))
+    pair = found.pair("w")
+    assert pair is not None
+    assert (False, pytest.approx(difference)) == (pair.same, pair.difference)
+
+
+@pytest.mark.parametrize(
     "arrange", [lambda a, b: torch.cat([a, b]), lambda a, b: torch.cat([b, a]).T.contiguous(), lambda a, b: torch.stack([b, a])]
 )
 def test_a_constant_that_is_a_part_of_another_in_another_dtype(tmp_path: Path, arrange: object) -> None:

@@ -88,12 +88,9 @@ class Constants:
         same = within_rounding(r, t, *dtypes)
         once = None if same else rounded_once(r, t, NARROW)
         width = None if same or once is not None or r.dtype.kind != "f" else quantised_width(r, t)
-        scale = float(np.sqrt(np.mean(np.square(r[np.isfinite(r)])))) if r.size else 0.0
-        off = np.abs(t - r)
-        most = float(np.max(off[np.isfinite(off)], initial=0.0))
         same = same or once is not None or width is not None
         moved = not same and rearranged(r, t, *dtypes)
-        return ConstantPair(name, ours, theirs, same, once, width, most / scale if scale > 0 else most, rearranged=moved)
+        return ConstantPair(name, ours, theirs, same, once, width, _difference(r, t), rearranged=moved)
 
     @cached_property
     def rearranged(self) -> frozenset[str]:
@@ -283,6 +280,16 @@ def as_mask(mask: Array, like: Array) -> Array:
         hidden = is_masked(mask)
         return hidden if hidden.shape == like.shape and hidden.size and np.array_equal(hidden, like) else ~hidden
     return mask
+
+
+def _difference(reference: Array, target: Array) -> float:
+    """max |t - r| over rms of the reference, of what is finite; max |t - r| where that is 0."""
+    r, t = (x if x.dtype.kind in "fc" else x.astype(np.float64) for x in (reference, target))
+    finite = np.isfinite(r)
+    both = finite & np.isfinite(t)
+    most = float(np.max(np.abs(t[both] - r[both]), initial=0.0))
+    scale = float(np.sqrt(np.mean(np.square(np.abs(r[finite]))))) if finite.any() else 0.0
+    return most / scale if scale > 0 else most
 
 
 def rounded_once(reference: Array, target: Array, dtypes: Sequence[str]) -> str | None:

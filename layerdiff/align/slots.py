@@ -46,7 +46,7 @@ class _Root:
     steps: Steps
 
 
-def find_slots(sides: Both[NamedCalls], otherwise: Sequence[tuple[int, int]] = ()) -> Slots:
+def find_slots(sides: Both[NamedCalls], otherwise: Sequence[tuple[int, int]]) -> Slots:
     """Pair the steps of every root, and say which slot each call belongs to. `otherwise`: as `pair_steps` has it."""
     roots = sides.map(_roots)
     slot = sides.map(lambda side: np.full(len(side.names), NO_ROOT, np.int64))

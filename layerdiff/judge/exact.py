@@ -68,7 +68,7 @@ def judge_exactly(
         found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
         yield done, total, found
     if last is not None:
-        _fill(sites, pairs, texts, rows, files, last)
+        _fill(sites, pairs, texts, rows, last)
         known = {one.row for one in found}
         found += [one for one in _new_non_finite(sites, pairs, texts, rows) if one.row not in known]
     yield 1, 1, found
@@ -97,9 +97,7 @@ class _Rows:
         return row if row is not None else self._reference.get(calls[0])
 
 
-def _fill(
-    sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, rows: NDArray[np.int64], files: Both[TraceFile], judged: Judgement
-) -> None:
+def _fill(sites: dict[str, NDArray[Any]], pairs: Columns, texts: Texts, rows: NDArray[np.int64], judged: Judgement) -> None:
     outputs, equal_out, equal_in = _equalities(sites, pairs)
     for row in rows.tolist():
         call = int(sites["target_call"][row])

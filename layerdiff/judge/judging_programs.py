@@ -228,7 +228,7 @@ class _Judge:
         found.same += said.same
         found.findings += self._meeting.reconverging(setting, body, said.findings, calls)
         found.findings += self.constants_read.of(setting, body, aligned)
-        found.findings += self._sources(body, incoming)
+        found.findings += self._sources(incoming)
         for call, reason in said.opaque:
             found.unjudged.setdefault(call, f"opaque: {reason}")
             if call not in said.unheld:
@@ -256,7 +256,7 @@ class _Judge:
                 padded = self._padded(body.calls[1])
                 found.findings += precision_beside_folded(replace(setting, padded=padded), body, incoming, own)
 
-    def _sources(self, body: Body, incoming: Incoming) -> Iterator[Local]:
+    def _sources(self, incoming: Incoming) -> Iterator[Local]:
         """Values that no recorded call made, held against each other."""
         files = self.runs.map(lambda run: run.file)
         for reference, target in incoming.sources.items():

@@ -47,9 +47,7 @@ class Full:
     worst: int
     """Flat row-major index of `max_abs`, -1 for no difference."""
     mismatched: int
-    """How many differ by more than atol + rtol * |reference|."""
-    rtol: float
-    atol: float
+    """How many differ."""
     max_rel: float
     """max |target - reference| / |reference|; inf where the reference is zero and the target is not."""
     ulp_dtype: str | None
@@ -61,14 +59,14 @@ class Full:
 
 
 @quiet
-def full(reference: Blocks, target: Blocks, *, rtol: float = 0.0, atol: float = 0.0) -> Full:
+def full(reference: Blocks, target: Blocks) -> Full:
     """Measure one pair of values of equal shape and of any dtypes but those without numbers.
 
     Raises ValueError where the two do not hold equally many elements, or a dtype has no numbers.
     """
     if "bits" in (reference.dtype.kind, target.dtype.kind):
         raise ValueError(f"{reference.dtype.name} against {target.dtype.name}: a type without numbers has only equality")
-    sums = _Sums(rtol, atol, _coarser(reference.dtype, target.dtype))
+    sums = _Sums(_coarser(reference.dtype, target.dtype))
     if reference.dtype.kind in EXACT_KINDS and target.dtype.kind in EXACT_KINDS:
         for start, ours, theirs in side_by_side(reference, target, INTEGER_BLOCK):
             sums.add(_exact_part(start, exact(ours, reference.dtype), exact(theirs, target.dtype)))
@@ -94,14 +92,14 @@ def _exact_part(start: int, reference: NDArray[np.int64], target: NDArray[np.int
 class _Sums:
     """What has been summed so far. A part's own arrays are the room to work in: they are written over."""
 
-    def __init__(self, rtol: float, atol: float, ulp_dtype: Dtype | None) -> None:
-        self._rtol, self._atol, self._ulp_dtype = rtol, atol, ulp_dtype
+    def __init__(self, ulp_dtype: Dtype | None) -> None:
+        self._ulp_dtype = ulp_dtype
         self._difference, self._reference, self._target = SquareSum(), SquareSum(), SquareSum()
         self._cross = self._product = self._absolute = self._largest = 0.0
         self._max_rel = -math.inf
         self._worst, self._count, self._left_out, self._mismatched, self._max_ulps = -1, 0, 0, 0, -1
         self._histogram = Histogram()
-        self._ones, self._exceeds = np.ones(0, np.float32), np.zeros(0, bool)
+        self._ones, self._differs = np.ones(0, np.float32), np.zeros(0, bool)
 
     def add(self, part: Part) -> None:
         compared = part.compared
@@ -115,12 +113,11 @@ class _Sums:
                 self._histogram.add_zeros(compared)
             return
         if self._ones.size < part.reference.size or self._ones.dtype != part.reference.dtype:
-            self._ones, self._exceeds = np.ones_like(part.reference), np.empty(part.reference.size, bool)
+            self._ones, self._differs = np.ones_like(part.reference), np.empty(part.reference.size, bool)
         self._absolute += dot(part.distance, self._ones[: part.reference.size])
         if part.largest_difference > self._largest:
             self._largest, self._worst = part.largest_difference, part.start + int(part.distance.argmax())
-        if part.largest_difference > self._atol:
-            self._mismatched += self._beyond_limit(part)
+        self._mismatched += int(np.count_nonzero(np.greater(part.distance, 0.0, out=self._differs[: part.distance.size])))
         largest_ratio = self._ratio(part)
         if self._ulp_dtype is not None:
             self._ulps(part, self._ulp_dtype, one_sign=largest_ratio < 1.0)
@@ -139,11 +136,6 @@ class _Sums:
         else:
             self._target.add(t, max(part.largest_difference, part.largest_reference))
             self._product += dot(t, r)
-
-    def _beyond_limit(self, part: Part) -> int:
-        limit = np.multiply(part.size, self._rtol, out=part.difference)
-        limit += self._atol
-        return int(np.count_nonzero(np.greater(part.distance, limit, out=self._exceeds[: limit.size])))
 
     def _ratio(self, part: Part) -> float:
         """The largest |difference| / |reference| of a part; nan where a 0/0 is among them."""
@@ -178,8 +170,6 @@ class _Sums:
             cosine_distance=self._cosine_distance(),
             worst=self._worst // width,
             mismatched=self._mismatched,
-            rtol=self._rtol,
-            atol=self._atol,
             max_rel=math.nan if none else max(self._max_rel, 0.0),
             ulp_dtype=None if self._ulp_dtype is None else self._ulp_dtype.name,
             max_ulps=self._max_ulps,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,15 +190,6 @@ class _Stopping(Counter):
         """Count the step, and leave."""
         super().end_step()
         raise PlanFinished
-
-
-def plan_forward(
-    model: nn.Module, *args: Any, path: str | os.PathLike[str] | None = None, options: Selection | None = None, **kwargs: Any
-) -> Plan:
-    """The plan of one forward `model(*args, **kwargs)`, run here and now. `options` are the Recorder's."""
-    with Planner(path, model, **(options or {})) as planner:
-        model(*args, **kwargs)
-    return planner.plan()
 
 
 def _free_bytes(path: Path) -> int:

@@ -20,10 +20,6 @@ from layerdiff.trace.dtypes import dtype_named
 
 _WHOLE: Final = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 _FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-_CASTS: Final = frozenset(
-    {"aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other", "aten.type_as.default"}
-)
-_FLOAT_CASTS: Final = frozenset({"aten._cast_Float.default", "aten._cast_Half.default", "aten._cast_Double.default"})
 _DEPTH: Final = 8
 _LENGTH: Final = 65536
 
@@ -111,28 +107,6 @@ def replay_dtype(name: str) -> torch.dtype:
         if isinstance(found, torch.dtype):
             return found
     raise CannotReplay(f"the dtype {name[:40]!r} is not replayed")
-
-
-def is_cast(name: str, args: Arguments) -> bool:
-    """Whether the call hands the values of a float tensor on as floats: another dtype, device or copy, and nothing else.
-
-    A change of memory format is another effect; `copy_` is an assignment.
-    """
-    if not args.args or not is_float(args.args[0]) or not isinstance(args.args[0], Tensor):
-        return False
-    if name in _FLOAT_CASTS:
-        return True
-    if name not in _CASTS:
-        return False
-    for thing in [*args.args[1:], *args.kwargs.values()]:
-        if isinstance(thing, Tensor) and not is_float(thing):
-            return False
-        if isinstance(thing, Token):
-            if thing.kind == "dtype" and not _floats(thing.text):
-                return False
-            if thing.kind == "memory_format" and thing.text not in ("contiguous_format", "preserve_format"):
-                return False
-    return True
 
 
 def _floats(name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from layerdiff.replay.allowed import OperatorName, listed
-from layerdiff.trace.arguments import Arguments, Token
+from layerdiff.trace.arguments import Token
 
 _DISCRETE: Final = listed("""
     topk argmax argmin sort argsort kthvalue median nanmedian mode cummax cummin multinomial searchsorted bucketize bincount
@@ -23,35 +23,16 @@ _DISCRETE: Final = listed("""
     quantize_per_channel _choose_qparams_per_tensor
 """)
 _WITH_INDICES: Final = frozenset({("max", "dim"), ("min", "dim"), ("max", "names_dim"), ("min", "names_dim")})
-_CASTS: Final = frozenset({"_to_copy", "to"})
-_INTEGER_CASTS: Final = frozenset({"_cast_Byte", "_cast_Char", "_cast_Int", "_cast_Long", "_cast_Short"})
 
 
-def is_discrete(name: str, args: Arguments | None = None) -> bool:
-    """Whether a float operand decides an integer, boolean or rounded result.
-
-    With `args` the answer is about this call: casts from float to integer, and `div` with a rounding mode, are found, and a
-    call without float operands decides nothing. Without, it is about what the operator may do, casts left out.
-    """
+def is_discrete(name: str) -> bool:
+    """Whether a float operand of the operator decides an integer, boolean or rounded result; casts, and divisions that round, left out."""
     parts = name.split(".")
     if len(parts) != 3 or parts[0] != "aten":
         return False
     operator = OperatorName(*parts)
     overload = operator.overload.removesuffix("_out").removesuffix("_max").removesuffix("_min")
-    listed = operator.function in _DISCRETE or (operator.function, overload) in _WITH_INDICES
-    if args is None:
-        return listed
-    floats = any(is_float(thing) for thing in [*args.args, *args.kwargs.values()])
-    if listed or operator.function in _INTEGER_CASTS:
-        return floats
-    if operator.function in _CASTS:
-        return floats and any(is_whole_token(thing) for thing in [*args.args, *args.kwargs.values()])
-    return floats and args.kwargs.get("rounding_mode") in ("floor", "trunc")
-
-
-def is_item(name: str) -> bool:
-    """Whether the operator reads a number out of a tensor into the program (`.item()`)."""
-    return name in ("aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default")
+    return operator.function in _DISCRETE or (operator.function, overload) in _WITH_INDICES
 
 
 def is_float(thing: Any) -> bool:
@@ -59,8 +40,3 @@ def is_float(thing: Any) -> bool:
     if isinstance(thing, (list, tuple)) and not isinstance(thing, Token):
         return any(is_float(item) for item in thing)
     return isinstance(thing, torch.Tensor) and (thing.is_floating_point() or thing.is_complex())
-
-
-def is_whole_token(thing: Any) -> bool:
-    """Whether it names an integer or boolean dtype."""
-    return isinstance(thing, Token) and thing.kind == "dtype" and thing.text.startswith(("int", "uint", "bool"))

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerdiff.replay.allowed import UNWRITTEN, VIEWS, OperatorName, is_random, parse, require_allowed
-from layerdiff.replay.casts import as_tensor, is_cast, is_narrower, prepared, widened
-from layerdiff.replay.discrete import is_discrete, is_item
+from layerdiff.replay.casts import as_tensor, is_narrower, prepared, widened
+from layerdiff.replay.discrete import is_discrete
 from layerdiff.replay.fused import FORMULAS, bound
 from layerdiff.replay.inner import InnerRounding, is_layer
 from layerdiff.replay.refusal import CannotReplay
@@ -25,7 +25,7 @@ from layerdiff.replay.sizes import extent, first_line, require_room, require_wit
 from layerdiff.replay.trusting import require_sound
 from layerdiff.trace.arguments import Arguments
 
-__all__ = ["ELEMENT_LIMIT", "CannotReplay", "is_cast", "is_discrete", "is_item", "is_random", "run64"]
+__all__ = ["ELEMENT_LIMIT", "CannotReplay", "is_discrete", "is_random", "run64"]
 
 ELEMENT_LIMIT: Final = 1 << 31
 """Elements of one result, 16 GiB of float64."""

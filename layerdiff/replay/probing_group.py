@@ -28,13 +28,12 @@ _MOST_RANKS = 64
 _MOST_TREES = 64
 
 
-def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: str = "cpu", group: dist.ProcessGroup | None = None) -> Probe:
-    """The trees in which `all_reduce` (a sum) adds the ranks of a group, the tree of most elements first.
+def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: str = "cpu") -> Probe:
+    """The trees in which `all_reduce` (a sum) adds the ranks of the default group, the tree of most elements first.
 
     Args:
         shape, dtype: of the tensor that is reduced.
         device: where it lies; each rank's own, such as `cuda:3`.
-        group: the group; the default group without.
 
     Raises ProbeError on every rank alike: no group runs, too many ranks, or no fixed tree.
     """
@@ -42,7 +41,7 @@ def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: st
         raise ProbeError(
             "No process group runs. Start the ranks with torchrun: torchrun --nproc-per-node 4 -m layerdiff probe all_reduce --shape ..."
         )
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
     if not 1 < ranks <= _MOST_RANKS:
         raise ProbeError(f"A group of {ranks} ranks cannot be probed: between 2 and {_MOST_RANKS} ranks.")
     scale = scale_for(dtype)
@@ -53,8 +52,8 @@ def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: st
         raise ProbeError("An operand without elements has no sum.")
     started = time.perf_counter()
     pairs = list(combinations(range(ranks), 2))
-    found = np.stack([_reduced(tensor, rank, pair, scale, group) for pair in pairs])
-    again = np.stack([_reduced(tensor, rank, pair, scale, group) for pair in pairs])
+    found = np.stack([_reduced(tensor, rank, pair, scale) for pair in pairs])
+    again = np.stack([_reduced(tensor, rank, pair, scale) for pair in pairs])
     seconds = time.perf_counter() - started
     if not np.array_equal(found, again, equal_nan=True):
         raise ProbeError(
@@ -63,7 +62,7 @@ def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: st
             "reduced once more."
         )
     trees, ranges = _trees(found, pairs, ranks, tuple(shape))
-    notes = [f"the terms are the {ranks} ranks of a group of {dist.get_backend(group)}"]
+    notes = [f"the terms are the {ranks} ranks of a group of {dist.get_backend()}"]
     if len(trees) > 1:
         notes.append("elements are added in several orders, as in a ring, which begins each chunk at another rank")
         notes += ranges[: _MOST_TREES - len(notes)]
@@ -87,12 +86,12 @@ def probe_all_reduce(shape: Sequence[int], dtype: str = "float32", *, device: st
     )
 
 
-def _reduced(tensor: torch.Tensor, rank: int, pair: tuple[int, int], scale: Scale, group: dist.ProcessGroup | None) -> NDArray[np.float64]:
+def _reduced(tensor: torch.Tensor, rank: int, pair: tuple[int, int], scale: Scale) -> NDArray[np.float64]:
     """One all_reduce, in units: shape (elements,)."""
     value = scale.mask if rank == pair[0] else -scale.mask if rank == pair[1] else scale.unit
     with torch.no_grad():
         tensor.fill_(value)
-        dist.all_reduce(tensor, group=group)
+        dist.all_reduce(tensor)
         return tensor.reshape(-1).cpu().to(torch.float64).numpy() / scale.unit
 
 

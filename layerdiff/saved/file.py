@@ -26,7 +26,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.description import Description, described, description_of
 from layerdiff.saved.stored_columns import read_columns
 from layerdiff.saved.stored_texts import StoredTexts, encode
-from layerdiff.trace.check import fixed_text, open_file, read_column
+from layerdiff.trace.check import format_name, open_file, read_column
 from layerdiff.trace.schema import FORMAT as TRACE_FORMAT
 
 FORMAT: Final = "layerdiff.comparison"
@@ -163,7 +163,7 @@ def _open(path: Path) -> h5py.File:
 def _check_version(file: h5py.File, path: Path) -> int:
     """The minor version. Raises ComparisonError where the file is of another format, or another major version."""
     try:
-        name = fixed_text(file, "format")
+        name = format_name(file)
         version = [int(number) for number in np.atleast_1d(file.attrs.get("version", [0, 0]))]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise ComparisonError(f"{path} is not a saved comparison: its format cannot be read ({error}).") from error

@@ -49,17 +49,17 @@ def open_file(path: Path, *, what: str = "trace") -> h5py.File:
         raise NotATraceError(f"{path} is damaged: HDF5 says: {error}") from None
 
 
-def fixed_text(file: h5py.File, name: str) -> str | None:
-    """The text attribute `name` of the root, None where it is absent or no text of fixed length.
+def format_name(file: h5py.File) -> str | None:
+    """The text attribute `format` of the root, None where it is absent or no text of fixed length.
 
     HDF5 never returns from some damage to the heap where texts of variable length lie, so those are not read.
     """
-    if not h5a.exists(file.id, name.encode()):
+    if not h5a.exists(file.id, b"format"):
         return None
-    kind = h5a.open(file.id, name.encode()).get_type()
+    kind = h5a.open(file.id, b"format").get_type()
     if not isinstance(kind, h5t.TypeStringID) or kind.is_variable_str():
         return None
-    value = file.attrs[name]
+    value = file.attrs["format"]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

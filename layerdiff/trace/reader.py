@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import EmptyTraceError, NotATraceError, TraceError, TraceVersionError, UnfinishedTraceError
-from layerdiff.trace.check import fixed_text, open_file, read_column, require
+from layerdiff.trace.check import format_name, open_file, read_column, require
 from layerdiff.trace.claim import is_locked, journal_path, part_path
 from layerdiff.trace.columns import Index, Table
 from layerdiff.trace.derived import Derived
@@ -61,7 +61,7 @@ class TraceFile:
     def _check_version(self) -> None:
         attributes = self._file.attrs
         try:
-            name = fixed_text(self._file, "format")
+            name = format_name(self._file)
             version = [int(number) for number in np.atleast_1d(attributes.get("version", [0, 0]))]
         except (OSError, TypeError, ValueError) as error:
             raise NotATraceError(f"{self.path} is not a trace: its format cannot be read ({error}).") from None

@@ -120,6 +120,13 @@ def test_what_decides(name: str, args: Any, results: Any, expected: bool) -> Non
     assert expected == decides(operation(name), Arguments(args, {}), results)
 
 
+def test_a_division_decides_where_it_rounds() -> None:
+    decided = [
+        decides(operation("aten.div.Tensor_mode"), Arguments((SCORES, 2.0), {"rounding_mode": mode}), {}) for mode in ("floor", None)
+    ]
+    assert [True, False] == decided
+
+
 def test_following_takes_the_recorded_indices_and_the_exact_values_there() -> None:
     own = {"out[0]": np.array([[0.5, 0.4]]), "out[1]": np.array([[1, 3]])}
     recorded = {"out[0]": np.array([[0.5, 0.298]]), "out[1]": np.array([[1, 2]])}

@@ -22,16 +22,10 @@ INF, NAN = math.inf, math.nan
 
 
 def test_numbers_by_hand() -> None:
-    found = full(value("float64", [3.0, 4.0, 0.0, 0.0]), value("float64", [3.0, 0.0, 4.0, 0.0]), rtol=0.5, atol=1.0)
+    found = full(value("float64", [3.0, 4.0, 0.0, 0.0]), value("float64", [3.0, 0.0, 4.0, 0.0]))
     assert (4, 0, 4.0, 2.0, 1) == (found.count, found.left_out, found.max_abs, found.mean_abs, found.worst)
     assert (math.sqrt(8), math.sqrt(32) / 5, 1 - 9 / 25) == pytest.approx((found.rms, found.rel_l2, found.cosine_distance))
     assert (2, INF) == (found.mismatched, found.max_rel)
-
-
-def test_the_limit_itself_is_no_mismatch() -> None:
-    reference, target = value("float32", [2.0, 2.0, 2.0]), value("float32", [2.5, 2.5625, 1.5])
-    assert 1 == full(reference, target, rtol=0.125, atol=0.25).mismatched
-    assert 3 == full(reference, target).mismatched
 
 
 def test_a_cosine_distance_that_dot_products_lose() -> None:
@@ -147,11 +141,11 @@ def test_float32_distances_against_whole_numbers(bits: np.ndarray, data: st.Data
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.integers(1, 50), st.floats(0, 0.1), st.floats(0, 0.1))
-def test_against_plain_float64(data: st.DataObject, count: int, rtol: float, atol: float) -> None:
+@given(st.data(), st.integers(1, 50))
+def test_against_plain_float64(data: st.DataObject, count: int) -> None:
     numbers = st.floats(-100, 100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-10)
     r, t = (data.draw(hnp.arrays(np.float32, count, elements=numbers)) for _ in range(2))
-    found = full(ArrayBlocks(DTYPES["float32"], r), ArrayBlocks(DTYPES["float32"], t), rtol=rtol, atol=atol)
+    found = full(ArrayBlocks(DTYPES["float32"], r), ArrayBlocks(DTYPES["float32"], t))
     a, b = r.astype(np.float64), t.astype(np.float64)
     d = np.abs(b - a)
     assert (float(d.max()), float(d.mean()), math.sqrt(float((d**2).mean()))) == pytest.approx(
@@ -160,12 +154,7 @@ def test_against_plain_float64(data: st.DataObject, count: int, rtol: float, ato
     norms = math.sqrt(float((a**2).sum()) * float((b**2).sum()))
     if norms:
         assert 1 - float((a * b).sum()) / norms == pytest.approx(found.cosine_distance, abs=1e-6)
-    clear = np.abs(d - (rtol * np.abs(a) + atol)) > 1e-5
-    assert (
-        int((d > rtol * np.abs(a) + atol)[clear].sum())
-        <= found.mismatched
-        <= int((d > rtol * np.abs(a) + atol)[clear].sum() + (~clear).sum())
-    )
+    assert np.count_nonzero(r != t) == found.mismatched
     if (a != 0).all():
         assert float((d / np.abs(a)).max()) == pytest.approx(found.max_rel, rel=1e-6)
     assert count == sum(found.ulp_histogram)

@@ -5,18 +5,25 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from layerdiff import Recorder
-from layerdiff.record.plan import Planner, plan_forward
+from layerdiff.record.plan import Plan, Planner
 from layerdiff.trace.schema import CALLS, EDGES, VALUES
 from tests.models import MiniLlama, tokens
+
+
+def plan_forward(model: nn.Module, x: torch.Tensor, path: Path | None = None, **options: Any) -> Plan:
+    with Planner(path, model, **options) as planner:
+        model(x)
+    return planner.plan()
 
 
 @pytest.mark.parametrize("options", [{}, {"modules": "*.mlp*"}, {"keep": "statistics"}, {"weights": "all"}, {"keep": "full:5KB"}])
 def test_the_plan_is_what_the_recording_holds(options: dict[str, Any], tmp_path: Path, recorded: Any) -> None:
     model = MiniLlama()
     with torch.no_grad():
-        plan = plan_forward(model, tokens(), path=tmp_path / "trace.h5", options=options)
+        plan = plan_forward(model, tokens(), tmp_path / "trace.h5", **options)
         assert [] == list(tmp_path.iterdir())
         with Recorder(tmp_path / "trace.h5", model, **options):
             model(tokens())

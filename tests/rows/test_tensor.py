@@ -150,7 +150,6 @@ def test_the_picture_pools_by_the_largest_and_finds_elements_again() -> None:
     assert found.picture is not None
     picture = picture_of(found.tensor, found.picture, 4, 4)
     assert (4, 4, 2, 3) == (*picture.largest.shape, picture.cell_rows, picture.cell_columns)
-    assert (2, 2) == picture.cell_of(5 * 12 + 7)
     assert 5 * 12 + 7 == picture.worst_element(2, 2)
     assert "[4..5, 6..8]" == picture.describe(2, 2)
     levels = picture.levels(5)

@@ -42,14 +42,12 @@ def count_of(x: Array, axes: tuple[int, ...]) -> int:
     return int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
 
 
-def reduced_sum_spread(
-    terms: Array, y: Array, axes: tuple[int, ...], keepdim: bool, accumulator: Format, *, products: bool = False
-) -> Spread:
+def reduced_sum_spread(terms: Array, y: Array, axes: tuple[int, ...], keepdim: bool, accumulator: Format) -> Spread:
     """The spread of terms.sum(axes): F4, F1, and the bias of one-signed sums."""
     count = count_of(terms, axes)
     squares = np.square(terms).sum(axes, keepdims=keepdim)
     sizes = np.abs(terms).sum(axes, keepdims=keepdim)
-    sigma = sum_sigma(y, squares, count, accumulator, products=products)
+    sigma = sum_sigma(y, squares, count, accumulator, products=False)
     sigma = np.hypot(sigma, ONE_SIGNED_BIAS * accumulator.unit * (count / 2.0) * np.where(np.abs(y) >= 0.999 * sizes, np.abs(y), 0.0))
 
     def refine(flat: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -57,7 +55,7 @@ def reduced_sum_spread(
         rows = np.transpose(terms, [*kept, *axes]).reshape(-1, max(count, 1))
         return np.maximum(prefix_sigma(rows[flat], accumulator), sigma.reshape(-1)[flat])
 
-    return Spread(sigma, sum_bound(sizes, count, accumulator, products=products), max(count, 1), refine)
+    return Spread(sigma, sum_bound(sizes, count, accumulator, products=False), max(count, 1), refine)
 
 
 def _sum_arguments(arguments: Arguments) -> tuple[Array, tuple[int, ...], bool]:

@@ -49,7 +49,7 @@ class Order:
         level: NDArray[np.intp] = self.layout
         for how in self.steps:
             rows = level.reshape(-1, level.shape[-1]).tolist()
-            made = [_added([number for number in row if number != ABSENT], how, nodes, leaves, len(row)) for row in rows]
+            made = [_added([number for number in row if number != ABSENT], how, nodes, leaves) for row in rows]
             level = np.asarray(made, np.intp).reshape(level.shape[:-1])
         return Tree(leaves, tuple(nodes))
 
@@ -85,7 +85,7 @@ def _hashed(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.where((a == 0) | (b == 0), both, mixed ^ (mixed >> np.uint64(32)))
 
 
-def _added(numbers: list[int], how: How, nodes: list[tuple[int, ...]], leaves: int, width: int) -> int:
+def _added(numbers: list[int], how: How, nodes: list[tuple[int, ...]], leaves: int) -> int:
     if not numbers:
         return ABSENT
     if how == "chain":

@@ -90,7 +90,7 @@ class _Prober:
         return whole
 
 
-def find_tree(sums: Sums, terms: int, scale: Scale, *, rows: int = 1, most_probes: int = MOST_PROBES, seed: int = 0) -> Tree:
+def find_tree(sums: Sums, terms: int, scale: Scale, *, rows: int = 1, most_probes: int = MOST_PROBES) -> Tree:
     """The tree in which `sums` adds `terms` terms.
 
     Args:
@@ -99,7 +99,6 @@ def find_tree(sums: Sums, terms: int, scale: Scale, *, rows: int = 1, most_probe
         scale: see `scale_for`, and `counted`, which is called here.
         rows: how many probes one call may hold.
         most_probes: where to give up.
-        seed: of the pairs on which the tree is checked in the end.
 
     Raises:
         ProbeError: the order changes from call to call, nothing is lost beside M (the accumulator is exact, or wider than the range
@@ -114,8 +113,8 @@ def find_tree(sums: Sums, terms: int, scale: Scale, *, rows: int = 1, most_probe
     try:
         tree = _assembled(_solved(prober), terms)
     except _NoTree as reason:
-        raise _explained(prober, seed, str(reason)) from None
-    _check(prober, tree, seed)
+        raise _explained(prober, str(reason)) from None
+    _check(prober, tree)
     return tree
 
 
@@ -260,9 +259,9 @@ def _measured(prober: _Prober, pairs: Ints) -> Ints:
     return prober.under(pairs, [everything] * len(pairs))
 
 
-def _check(prober: _Prober, tree: Tree, seed: int) -> None:
+def _check(prober: _Prober, tree: Tree) -> None:
     """Hold the tree against pairs that were not chosen by it, and each of them against a second call."""
-    pairs = random_pairs(prober.terms, _CHECKS, seed)
+    pairs = random_pairs(prober.terms, _CHECKS, 0)
     found, again = _measured(prober, pairs), _measured(prober, pairs)
     _require_steady(pairs, found, again)
     wrong = np.flatnonzero(found != sizes_under(tree, pairs))
@@ -293,9 +292,9 @@ def _require_steady(pairs: Ints, found: Ints, again: Ints) -> None:
         )
 
 
-def _explained(prober: _Prober, seed: int, reason: str) -> ProbeError:
+def _explained(prober: _Prober, reason: str) -> ProbeError:
     """Why there is no tree: told by probing a few pairs twice."""
-    pairs = random_pairs(prober.terms, _CHECKS, seed)
+    pairs = random_pairs(prober.terms, _CHECKS, 0)
     try:
         found, again = _measured(prober, pairs), _measured(prober, pairs)
         _require_steady(pairs, found, again)

@@ -48,14 +48,14 @@ class _Part:
     """What is outside that node, with the first of the pair standing for it."""
 
 
-def find_tree_of_triples(together: Together, terms: int, *, most: int = MOST_TRIPLES, seed: int = 0) -> Tree:
+def find_tree_of_triples(together: Together, terms: int) -> Tree:
     """The tree over `terms` terms, asked for in triples.
 
     Raises ProbeError where no digit is ever made or lost (a wider accumulator), or the answers change, or belong to no tree.
     """
     if terms < 1:
         raise ProbeError("A sum without terms has no order.")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     parts = [_Part(np.arange(terms), 0)]
     level, asked = [0], 0
     while level:
@@ -69,8 +69,8 @@ def find_tree_of_triples(together: Together, terms: int, *, most: int = MOST_TRI
             cuts.append(part.members[(part.members != i) & (part.members != k)] if i >= 0 else part.members[:0])
         triples = np.concatenate([_three(parts[n].pair, others) for n, others in zip(level, cuts, strict=True)])
         asked += len(triples)
-        if asked > most:
-            raise ProbeError(f"More than {most:,} triples would be needed for this tree of {terms:,} terms. Probe fewer terms.")
+        if asked > MOST_TRIPLES:
+            raise ProbeError(f"More than {MOST_TRIPLES:,} triples would be needed for this tree of {terms:,} terms. Probe fewer terms.")
         answers = together(triples) if len(triples) else np.zeros(0, np.bool_)
         if level == [0] and len(triples) and not np.any(answers):
             raise ProbeError(

@@ -32,7 +32,7 @@ def call_detail(rows: Rows, row: int, record: Both[CallRecord | str] | None, wid
     lines: list[Line] = []
     origins = rows.origins_of(row)
     for origin in origins:
-        lines += _origin(rows.comparison, origin, width, several=len(origins) > 1)
+        lines += _origin(origin, width, several=len(origins) > 1)
     if not origins:
         shown = mark(int(sites["verdict"][row]))
         lines += _said(f"{shown.glyph} {shown.word}", shown.tone, rows.statement(row), width)
@@ -64,7 +64,7 @@ def _said(head: str, tone: Tone, text: str, width: int) -> list[Line]:
     return [line((head, tone), f"  {first}" if first else ""), *(line(" " * indent + more) for more in rest)]
 
 
-def _origin(comparison: Comparison, origin: Origin, width: int, *, several: bool) -> list[Line]:
+def _origin(origin: Origin, width: int, *, several: bool) -> list[Line]:
     own = mark(origin.verdict)
     at = f" {visible(origin.value)}" if several or origin.value != "out" else ""
     lines = _said(f"{own.glyph} {own.word}{at}", own.tone, visible(origin.statement), width)

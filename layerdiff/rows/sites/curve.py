@@ -106,7 +106,7 @@ def curve(rows: Rows, *, step: int, buckets: int) -> Curve:
     low, high = _axis(difference, allowed)
     return Curve(
         step=step, difference=difference, broken=broken, allowed=_filled(allowed), origin=origin, inherited=inherited, pending=pending,
-        rows=target, low=low, high=high, ticks=_ticks(rows.names, rows, places, ends, buckets),
+        rows=target, low=low, high=high, ticks=_ticks(rows.names, rows, places, buckets),
         _ends=places, _tree_end=tree.end, _place_of=tree.place_of,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _axis(difference: NDArray[np.float64], allowed: NDArray[np.float64]) -> tupl
     return min(low, high - 3), high
 
 
-def _ticks(names: Names, rows: Rows, places: Ints, ends: Ints, buckets: int) -> tuple[tuple[int, str], ...]:
+def _ticks(names: Names, rows: Rows, places: Ints, buckets: int) -> tuple[tuple[int, str], ...]:
     """Labels of the largest numbered family of blocks (`0`, `1`, ... of `layers.N`), as many as fit."""
     if not len(places):
         return ()

@@ -19,9 +19,9 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def tallied(names: Iterable[str], most: int = _MOST) -> str:
+def tallied(names: Iterable[str]) -> str:
     """Patterns of names in the order in which they first come, with how often where that is more than once."""
     patterns = Counter(pattern_of(name) or "the root" for name in names)
     said = [visible(name) + (f" ({number})" if number > 1 else "") for name, number in patterns.items()]
-    more = f" and {amount(len(said) - most, 'other name')}" if len(said) > most else ""
-    return f"{', '.join(said[:most])}{more}"
+    more = f" and {amount(len(said) - _MOST, 'other name')}" if len(said) > _MOST else ""
+    return f"{', '.join(said[:_MOST])}{more}"

@@ -235,7 +235,7 @@ class Rows:
         shown = mark(self.verdict(index))
         inside = self.seen.origins_inside(first, end)
         is_origin = first in self.seen.origin_at
-        segments = self._site_cell(index, first, last, members, widths.site, bold=is_origin, noted=inside > 0)
+        segments = self._site_cell(index, first, members, widths.site, bold=is_origin, noted=inside > 0)
         gap = Segment("  ")
         number = Tone.PLAIN if is_origin else Tone.DIM
         if widths.difference:
@@ -276,7 +276,7 @@ class Rows:
             return "  "
         return "▾ " if self._outline.is_open(place) else "▸ "
 
-    def _site_cell(self, index: int, first: int, last: int, members: int, cells: int, *, bold: bool, noted: bool) -> list[Segment]:
+    def _site_cell(self, index: int, first: int, members: int, cells: int, *, bold: bool, noted: bool) -> list[Segment]:
         indent = min(self._indent(first), cells // 3)
         arrow = self._arrow(index)
         name = self.names.full(first) if self.flat else self.fold_name(index) if members > 1 else self.names.short(first)

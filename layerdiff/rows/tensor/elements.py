@@ -107,7 +107,7 @@ def worst_columns(tensor: Tensor, elements: Sequence[Element], width: int) -> Wo
     return WorstColumns(number, index, (ours, theirs), 8, apart, bits if used + sum(bits) + 4 <= width else (0, 0))
 
 
-def worst_heading(tensor: Tensor, widths: WorstColumns) -> Line:
+def worst_heading(widths: WorstColumns) -> Line:
     """The line above the list."""
     cells = [fit("#", widths.number, align="right"), fit("index", widths.site), fit("reference", widths.decimal[0], align="right")]
     cells += [fit("target", widths.decimal[1], align="right"), fit("|Δ|", widths.difference, align="right")]

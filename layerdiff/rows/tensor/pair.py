@@ -193,7 +193,7 @@ def _real_apart(x: float, y: float) -> float:
     return 0.0 if x == y or (math.isnan(x) and math.isnan(y)) else math.inf
 
 
-def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int = WHOLE, part: int | None = None) -> Tensor:
+def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, part: int | None = None) -> Tensor:
     """Both values of a pair; of ranks put together, or of the rank at number `part` of `ranks_of` alone.
 
     Raises TraceError, in words for a user, where a trace is not there, no bytes were kept, or the two cannot be held against each other.
@@ -214,7 +214,7 @@ def open_tensor(traces: Traces, comparison: Comparison, pair: int, *, whole: int
     if r.count != t.count:
         raise TraceError(f"the shapes do not fit: {count(r.count)} elements in the reference, {count(t.count)} in the target")
     columns, wrapped = layout(shape, r.count)
-    return Tensor(shape, sides, columns, wrapped, max(1, -(-r.count // whole)), made_of)
+    return Tensor(shape, sides, columns, wrapped, max(1, -(-r.count // WHOLE)), made_of)
 
 
 def layout(shape: Shape, elements: int) -> tuple[int, bool]:

@@ -53,12 +53,6 @@ class Picture:
         row = y * self.cell_rows * self.tensor.every
         return min(row * self.tensor.columns + x * self.cell_columns, self.tensor.count - 1)
 
-    def cell_of(self, flat: int) -> tuple[int, int]:
-        """The cell in which an element falls."""
-        row, column = divmod(flat, self.tensor.columns)
-        y = min(row // self.tensor.every // self.cell_rows, self.largest.shape[0] - 1)
-        return y, min(column // self.cell_columns, self.largest.shape[1] - 1)
-
     def worst_element(self, y: int, x: int, *, most: int = 1 << 12) -> int:
         """The flat index of the element that differs most in a cell; its first where it has more than `most` elements."""
         tensor, first = self.tensor, self.first_element(y, x)

@@ -114,7 +114,7 @@ class ProfilePane(Pane):
             title = axis_title(chosen, min(self.cursor, len(chosen.relative) - 1) if mine else None, width - 2)
             return strip_of(title, palette, self.ground, width, before=before)
         if row == lines + 1:
-            return self._axis(chosen, mine)
+            return self._axis(chosen)
         return self._level(chosen, row - 1, lines, mine)
 
     def _level(self, bars: Bars, level: int, levels: int, mine: bool) -> Strip:
@@ -147,7 +147,7 @@ class ProfilePane(Pane):
         none = (bars.relative == 0).tolist() if floor == 0 else [False] * len(here)
         return "".join(_NONE if equal else _EIGHTHS[height] for height, equal in zip(here, none, strict=True))
 
-    def _axis(self, bars: Bars, mine: bool) -> Strip:
+    def _axis(self, bars: Bars) -> Strip:
         palette, wide = self.palette, self._wide(bars)
         last = str(bars.profile.size - 1)
         length = len(bars.relative) * wide

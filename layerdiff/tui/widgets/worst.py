@@ -70,7 +70,7 @@ class WorstPane(Pane):
             text = "" if examined is None else "looking for the worst elements" if waiting else "no element differs"
             shown = line((text if y == 0 else "", Tone.DIM))
         elif y == 0:
-            shown = worst_heading(examined.tensor, self._columns())
+            shown = worst_heading(self._columns())
         elif index < self._count:
             here = index == self.cursor
             ground = (palette.cursor if self.has_class("-active") else palette.cursor_idle) if here else ground

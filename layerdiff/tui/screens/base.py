@@ -10,6 +10,7 @@ from textual.screen import Screen
 from layerdiff.rows.pace import Pace
 from layerdiff.rows.tones import Line
 from layerdiff.tui.actions import Action
+from layerdiff.tui.widgets.cursor import CursorList
 from layerdiff.tui.widgets.lines import LinesView
 
 if TYPE_CHECKING:
@@ -94,8 +95,10 @@ class BaseScreen(Screen[None]):
 
     def recolor(self) -> None:
         """Draw everything in the colours of the present theme."""
-        for view in self.query(LinesView):
+        for view in self.query("LinesView, ScrolledLines"):
             view.refresh()
+        for one in self.query(CursorList):
+            one.repaint()
 
     def compared_on(self) -> None:
         """The comparison below went on, or was judged again: `Rows` has the new state."""

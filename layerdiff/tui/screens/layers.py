@@ -353,11 +353,6 @@ class LayersScreen(ListingScreen):
 
         self.page("Help", help_lines())
 
-    def recolor(self) -> None:
-        """Draw everything in the colours of the present theme."""
-        super().recolor()
-        self.table.repaint()
-
     def action_back(self) -> None:
         """See actions."""
         if self.comparing is not None:

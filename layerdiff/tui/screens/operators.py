@@ -219,8 +219,3 @@ class OperatorsScreen(Drilled):
             place = int(self._rows.tree.place_of[self.row])
             head: list[Line] = [line((self._rows.names.full(place), Tone.TITLE)), line()]
             self.page("Call", [*head, *call_detail(self._rows, self.row, self._records.get(self.row), 4000)])
-
-    def recolor(self) -> None:
-        """Draw everything in the colours of the present theme."""
-        super().recolor()
-        self.query_one(CallList).repaint()

@@ -232,19 +232,11 @@ class OrderScreen(Drilled):
 
     def action_next_part(self) -> None:
         """See actions."""
-        self._to_part(1)
+        self.query_one(ScrolledLines).to_part(1)
 
     def action_previous_part(self) -> None:
         """See actions."""
-        self._to_part(-1)
-
-    def _to_part(self, by: int) -> None:
-        text = self.query_one(ScrolledLines)
-        at = int(text.scroll_offset.y)
-        parts = [0, *(i for i, made in enumerate(text.lines) if made.plain.startswith(("── ", "▐ ")))]
-        found = [i for i in parts if (i > at if by > 0 else i < at)]
-        if found:
-            text.scroll_to(y=found[0] if by > 0 else found[-1], animate=False)
+        self.query_one(ScrolledLines).to_part(-1)
 
     def on_order_head_chosen(self, message: OrderHead.Chosen) -> None:
         """A side was clicked."""
@@ -255,8 +247,3 @@ class OrderScreen(Drilled):
         """Back to the screen below; what is not done yet is dropped."""
         self.workers.cancel_node(self)
         super().action_back()
-
-    def recolor(self) -> None:
-        """Draw everything in the colours of the present theme."""
-        super().recolor()
-        self.query_one(ScrolledLines).refresh()

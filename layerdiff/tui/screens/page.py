@@ -6,52 +6,30 @@ from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from layerdiff.rows.cells import cell_width, wrap
-from layerdiff.rows.tones import Line, Segment, Tone, line
-from layerdiff.tui.palette import palette_of, strip_of
+from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.widgets.lines import LinesView
+from layerdiff.tui.widgets.scrolled import ScrolledLines
 
 Text = Sequence[Line] | Callable[[int], Sequence[Line]]
 """What a page shows: lines that go on below themselves where they are too long, or what makes them for so many cells."""
 
 
-class PageText(ScrollView, can_focus=True):
+class PageText(ScrolledLines):
     """Lines that scroll; long ones go on below themselves."""
 
-    DEFAULT_CSS = """
-    PageText { height: 1fr; background: $panel; scrollbar-size: 1 1; overflow-x: hidden; overflow-y: auto; }
-    """
-    BINDINGS = [  # noqa: RUF012  # textual's way
-        Binding("k", "scroll_up", show=False),
-        Binding("j", "scroll_down", show=False),
-        Binding("g", "scroll_home", show=False),
-        Binding("G", "scroll_end", show=False),
-        Binding("space", "page_down", show=False),
-    ]
+    DEFAULT_CSS = "PageText { background: $panel; }"
+    MARGIN = 2
+    RAISED = True
 
-    def __init__(self, lines: Text) -> None:
-        super().__init__()
-        self._source = lines
-        self._lines: list[Line] = []
+    def __init__(self, text: Text) -> None:
+        super().__init__(lambda width: [piece for one in _lines(text, width) for piece in _wrapped(one, max(10, width))])
 
-    def on_resize(self) -> None:
-        """Wrap to the new width."""
-        width = max(10, self.size.width - 4)
-        lines = self._source(width) if callable(self._source) else self._source
-        self._lines = [piece for source in lines for piece in _wrapped(source, width)]
-        self.virtual_size = Size(self.size.width, len(self._lines))
-        self.refresh()
 
-    def render_line(self, y: int) -> Strip:
-        """One line of the text."""
-        palette, index = palette_of(self.app), y + int(self.scroll_offset.y)
-        shown = self._lines[index] if index < len(self._lines) else Line()
-        return strip_of(Line((Segment("  "), *shown.segments)), palette, palette.raised, self.size.width)
+def _lines(text: Text, width: int) -> Sequence[Line]:
+    return text(max(10, width)) if callable(text) else text
 
 
 def _wrapped(source: Line, width: int) -> list[Line]:

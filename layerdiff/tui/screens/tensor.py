@@ -392,7 +392,3 @@ class TensorScreen(Drilled):
             self.notify(no_element(typed, self.examined.tensor), markup=False, timeout=5)
         self.query(SearchBox).remove()
         self.set_focus(None)
-
-    def recolor(self) -> None:
-        """Draw everything in the colours of the present theme."""
-        super().recolor()

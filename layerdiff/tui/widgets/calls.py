@@ -7,31 +7,19 @@ from dataclasses import dataclass
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import Binding
-from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from layerdiff.rows.calls.listing import CallColumns, call_columns, call_line
 from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Tone, line
 from layerdiff.tui.palette import palette_of, strip_of, tone_style
+from layerdiff.tui.widgets.cursor import CursorList
 
 
-class CallList(ScrollView, can_focus=True):
+class CallList(CursorList):
     """A list of rows of the comparison."""
-
-    DEFAULT_CSS = "CallList { height: 1fr; scrollbar-size: 1 1; overflow-x: hidden; overflow-y: auto; background: $background; }"
-    BINDINGS = [  # noqa: RUF012  # textual's way
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("home,g", "to(0)", show=False),
-        Binding("end,G", "to(-1)", show=False),
-    ]
 
     @dataclass
     class Moved(Message):
@@ -44,18 +32,16 @@ class CallList(ScrollView, can_focus=True):
         """A call was clicked twice."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.cursor = 0
+        super().__init__(strips=300)
         self._rows: Rows | None = None
         self._calls: Sequence[int] = ()
         self._columns: tuple[int, CallColumns] | None = None
-        self._strips: LRUCache[tuple[int, bool], Strip] = LRUCache(300)
 
     def show(self, rows: Rows, calls: Sequence[int], cursor: int) -> None:
         """List calls, the cursor on one of them."""
         self._rows, self._calls, self._columns = rows, calls, None
         self.cursor = min(max(0, cursor), max(0, len(calls) - 1))
-        self._lay_out()
+        self.lay_out()
         self.repaint()
 
     def columns(self) -> CallColumns:
@@ -71,17 +57,13 @@ class CallList(ScrollView, can_focus=True):
         """The row under the cursor."""
         return self._calls[self.cursor] if self._calls else None
 
-    def repaint(self) -> None:
-        """Draw every line anew."""
-        self._strips.clear()
-        self.refresh()
+    @property
+    def count(self) -> int:
+        """How many calls there are."""
+        return len(self._calls)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def lay_out(self) -> None:
         """Another width."""
-        self._lay_out()
-        self.repaint()
-
-    def _lay_out(self) -> None:
         if self.size.width:
             self.virtual_size = Size(self.size.width, len(self._calls))
             self._into_view()
@@ -101,18 +83,6 @@ class CallList(ScrollView, can_focus=True):
         if before != self.cursor:
             self.refresh()
             self.post_message(self.Moved(self._calls[self.cursor]))
-
-    def action_move(self, by: int) -> None:
-        """One line up or down."""
-        self.select(self.cursor + by)
-
-    def action_page(self, by: int) -> None:
-        """One page up or down."""
-        self.select(self.cursor + by * max(1, self.size.height - 1))
-
-    def action_to(self, index: int) -> None:
-        """The first line, or (-1) the last."""
-        self.select(index if index >= 0 else len(self._calls) - 1)
 
     def on_click(self, event: events.Click) -> None:
         """Select; twice opens."""

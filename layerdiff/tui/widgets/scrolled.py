@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from textual.binding import Binding
 from textual.geometry import Size
@@ -11,8 +12,6 @@ from textual.strip import Strip
 
 from layerdiff.rows.tones import Line, Segment
 from layerdiff.tui.palette import palette_of, strip_of
-
-_MARGIN = 1
 
 
 class ScrolledLines(ScrollView, can_focus=True):
@@ -29,9 +28,14 @@ class ScrolledLines(ScrollView, can_focus=True):
         Binding("space", "page_down", show=False),
     ]
 
-    def __init__(self) -> None:
+    MARGIN: ClassVar[int] = 1
+    """Cells left of a line."""
+    RAISED: ClassVar[bool] = False
+    """Whether it lies over a screen."""
+
+    def __init__(self, make: Callable[[int], Sequence[Line]] = lambda width: ()) -> None:
         super().__init__()
-        self._make: Callable[[int], Sequence[Line]] = lambda width: ()
+        self._make = make
         self.lines: Sequence[Line] = ()
         """At the present width."""
 
@@ -49,13 +53,21 @@ class ScrolledLines(ScrollView, can_focus=True):
     def _lay_out(self) -> None:
         width = self.size.width
         if width > 0:
-            self.lines = self._make(max(1, width - 2 * _MARGIN))
+            self.lines = self._make(max(1, width - 2 * self.MARGIN))
             self.virtual_size = Size(width, len(self.lines))
             self.refresh()
+
+    def to_part(self, by: int) -> None:
+        """To the beginning of the part after what is at the top, or before it."""
+        at = int(self.scroll_offset.y)
+        parts = [0, *(i for i, made in enumerate(self.lines) if made.plain.startswith(("── ", "▐ ")))]
+        found = [i for i in parts if (i > at if by > 0 else i < at)]
+        if found:
+            self.scroll_to(y=found[0] if by > 0 else found[-1], animate=False)
 
     def render_line(self, y: int) -> Strip:
         """One line of the text."""
         palette, index = palette_of(self.app), y + int(self.scroll_offset.y)
         shown = self.lines[index] if index < len(self.lines) else Line()
-        made = Line((Segment(" " * _MARGIN), *shown.segments)).clipped(max(1, self.size.width))
-        return strip_of(made, palette, palette.ground, self.size.width)
+        made = Line((Segment(" " * self.MARGIN), *shown.segments)).clipped(max(1, self.size.width))
+        return strip_of(made, palette, palette.raised if self.RAISED else palette.ground, self.size.width)

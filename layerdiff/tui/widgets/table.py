@@ -1,8 +1,7 @@
 """`SiteTable`: the tree of sites, drawn a line at a time.
 
-Only lines on view are ever worded; their strips are kept in a small cache until anything changes. The
-cursor belongs to a site (a row of the comparison) and not to a line, so it survives folding, sorting,
-searching and another judgement.
+Only lines on view are ever worded. The cursor belongs to a site (a row of the comparison) and not to a line, so it survives
+folding, sorting, searching and another judgement.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from dataclasses import dataclass
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import Binding
-from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Tone, line
 from layerdiff.tui.palette import palette_of, strip_of, tone_style
+from layerdiff.tui.widgets.cursor import CursorList
 
 _GUTTER = 2
 """Cells before a line: the mark of the cursor."""
@@ -28,26 +25,8 @@ _SCROLLBAR = 1
 """Kept free whether it shows or not, so that columns stay where they are."""
 
 
-class SiteTable(ScrollView, can_focus=True):
+class SiteTable(CursorList):
     """A cursor over `Rows`."""
-
-    DEFAULT_CSS = """
-    SiteTable {
-        height: 1fr;
-        scrollbar-size: 1 1;
-        overflow-x: hidden;
-        overflow-y: auto;
-        background: $background;
-    }
-    """
-    BINDINGS = [  # noqa: RUF012  # textual's way
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("home,g", "to(0)", show=False),
-        Binding("end,G", "to(-1)", show=False),
-    ]
 
     @dataclass
     class Moved(Message):
@@ -62,12 +41,10 @@ class SiteTable(ScrollView, can_focus=True):
         index: int
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, strips=600)
         self.rows: Rows | None = None
-        self.cursor = 0
         self.nothing = line(("nothing to list", Tone.DIM))
         """What stands in an empty table."""
-        self._strips: LRUCache[tuple[int, bool], Strip] = LRUCache(600)
 
     def show(self, rows: Rows, cursor: int) -> None:
         """Draw `rows` anew with the cursor on a line; also after any change of them."""
@@ -80,21 +57,16 @@ class SiteTable(ScrollView, can_focus=True):
         if self.rows is None:
             return
         self.cursor = min(max(0, cursor), max(0, len(self.rows) - 1))
-        self._lay_out()
+        self.lay_out()
         self.refresh()
         self.post_message(self.Moved(self.cursor))
 
-    def repaint(self) -> None:
-        """Draw every line anew: other colours, another width."""
-        self._strips.clear()
-        self.refresh()
+    @property
+    def count(self) -> int:
+        """How many lines there are."""
+        return 0 if self.rows is None else len(self.rows)
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Share the new width among the columns."""
-        self._lay_out()
-        self.repaint()
-
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
         """Nothing is laid out, and so nothing drawn, before the first size is known: lines are drawn once."""
         if self.rows is not None and self.size.width:
             self.rows.width = max(10, self.size.width - _GUTTER - _SCROLLBAR)
@@ -121,18 +93,6 @@ class SiteTable(ScrollView, can_focus=True):
             for changed in (before, index):
                 self.refresh_line(changed)
             self.post_message(self.Moved(index))
-
-    def action_move(self, by: int) -> None:
-        """One line up or down."""
-        self.select(self.cursor + by)
-
-    def action_page(self, by: int) -> None:
-        """One page up or down."""
-        self.select(self.cursor + by * max(1, self.size.height - 1))
-
-    def action_to(self, index: int) -> None:
-        """The first line, or (-1) the last."""
-        self.select(index if index >= 0 or self.rows is None else len(self.rows) - 1)
 
     def on_click(self, event: events.Click) -> None:
         """Select; fold or unfold on the arrow; open on the second click."""

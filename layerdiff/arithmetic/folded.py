@@ -45,14 +45,8 @@ class Folded:
 
 
 def folded(residual: Residual, product: Product) -> Folded | None:
-    """The product of `residual`'s call, stacked; leading dimensions become rows where the right matrix has none of its own."""
-    left, right = np.asarray(product.left, np.float64), np.asarray(product.right, np.float64)
-    if right.ndim == 2:
-        left, right = left.reshape(1, -1, left.shape[-1]), right[None]
-    else:
-        lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        left = np.broadcast_to(left, lead + left.shape[-2:]).reshape(-1, *left.shape[-2:])
-        right = np.broadcast_to(right, lead + right.shape[-2:]).reshape(-1, *right.shape[-2:])
+    """The product of `residual`'s call, stacked."""
+    left, right = (np.asarray(x, np.float64) for x in product.stacked())
     shape = (*left.shape[:2], right.shape[-1])
     if residual.exact.size != int(np.prod(shape)) or not (np.all(np.isfinite(left)) and np.all(np.isfinite(right))):
         return None

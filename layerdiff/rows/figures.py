@@ -15,6 +15,11 @@ FIGURE_CELLS: Final = 8
 RATIO_CELLS: Final = 8
 
 
+def known(value: float) -> float | None:
+    """A number of a table, None where it is nan there: nobody knows it."""
+    return None if math.isnan(value) else value
+
+
 def _power(text: str) -> str:
     mantissa, exponent = text.split("e")
     return f"{mantissa}e{int(exponent)}"

@@ -23,6 +23,15 @@ class Product(NamedTuple):
     scale: float = 1.0
     start: NDArray[Any] | None = None
 
+    def stacked(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Both matrices as stacks, [B, M, K] and [B, K, N]: leading dimensions become rows where the right one has none of its own."""
+        left, right = self.left, self.right
+        if right.ndim == 2:
+            return left.reshape(1, -1, left.shape[-1]), right[None]
+        lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (left, right))
+        return left, right
+
 
 class Taken(NamedTuple):
     """The terms of m sums: left * right, or left alone where right is None; `start` is added to the whole, None for nothing.

@@ -230,13 +230,7 @@ def _sum_of_product(file: TraceFile, operation: Operation, product: Product) -> 
     """A product as stacks of matrices, sampled."""
     value = first_output(operation)
     shape = file.shape(value)
-    left, right = product.left, product.right
-    if right.ndim == 2:
-        left, right = left.reshape(1, -1, left.shape[-1]), right[None]
-    else:
-        lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        left = np.broadcast_to(left, lead + left.shape[-2:]).reshape(-1, *left.shape[-2:])
-        right = np.broadcast_to(right, lead + right.shape[-2:]).reshape(-1, *right.shape[-2:])
+    left, right = product.stacked()
     whole = (left.shape[0], left.shape[1], right.shape[2])
     if int(np.prod(whole)) != int(np.prod(shape)):
         raise ContractError(f"the recorded result has shape {list(shape)}, its operands make {list(whole)}.")

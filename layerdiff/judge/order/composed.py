@@ -128,15 +128,11 @@ def _product(run: Recorded, operation: Operation, read: Read) -> tuple[Part | No
         return None, None
     before = None
     if product.start is not None:
-        added = [name for name in sorted(operation.inputs) if read(operation.inputs[name]).shape == run.file.shape(_first(operation))]
+        added = [name for name in sorted(operation.inputs) if read(operation.inputs[name]).shape == run.file.shape(first_output(operation))]
         if not added or operation.name not in ("aten.addmm.default", "aten.baddbmm.default"):
             return None, None
         before = operation.inputs[added[0]]
     return Part(operation.call, product.left.reshape(-1, product.left.shape[-1]), product.right), before
-
-
-def _first(operation: Operation) -> int:
-    return operation.outputs[min(operation.outputs)]
 
 
 def arguments_of(operation: Operation, read: Read) -> Arguments:

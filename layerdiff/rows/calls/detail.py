@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from layerdiff.diagnose.findings import Origin
 from layerdiff.judge.tables import Source
 from layerdiff.rows.calls.listing import one_sided
 from layerdiff.rows.calls.record import CallRecord
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, against, amount, count, exact, figure, label, times
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, exact, figure, known, label, times
 from layerdiff.rows.sites.table import Rows
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark
 from layerdiff.rows.values import index_text, pairs_of, position, shape_of, value_name
@@ -40,7 +38,7 @@ def call_detail(rows: Rows, row: int, record: Both[CallRecord | str] | None, wid
         inside = rows.seen.origins_inside(place + 1, int(rows.tree.end[place]))
         if inside:
             lines.append(line((f"{amount(inside, 'origin')} inside", Tone.STRONG), (": enter opens its calls", Tone.DIM)))
-        measured, allowed = (_known(float(sites[name][row])) for name in ("measured", "allowed"))
+        measured, allowed = (known(float(sites[name][row])) for name in ("measured", "allowed"))
         rule = visible(rows.comparison.texts[int(sites["rule"][row])] or "")
         if measured is not None or allowed is not None:
             lines.append(_measured(measured, allowed, rule))
@@ -48,10 +46,6 @@ def call_detail(rows: Rows, row: int, record: Both[CallRecord | str] | None, wid
     lines += _sources(record, one_sided(rows, row), width)
     lines += _operands(rows, row, record, width)
     return [made.clipped(width) for made in lines]
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 def _label(text: str) -> Segment:
@@ -132,7 +126,7 @@ def _worst(rows: Rows, row: int) -> list[Line]:
         return []
     shape = shape_of(comparison.texts[int(comparison.pairs["reference_shape"][pair])])
     at = index_text(int(comparison.pairs["worst"][pair]), shape)
-    apart = exact(_known(float(comparison.pairs["max_abs"][pair])))
+    apart = exact(known(float(comparison.pairs["max_abs"][pair])))
     return [line(_label("worst"), f"{position(comparison, pair)} {at}", (f"  |Δ| {apart}", Tone.PLAIN), ("  v shows its values", Tone.DIM))]
 
 
@@ -219,5 +213,5 @@ def equality(comparison: Comparison, pair: int) -> str:
         return f"! {amount(int(pairs['nonfinite_differ'][pair]), 'class', 'classes')} differ"
     if pairs["mismatched"][pair] > 0:
         return f"≠ {count(int(pairs['mismatched'][pair]))} differ"
-    number = _known(float(pairs["statistic" if source == Source.STATISTICS else "rel_l2"][pair]))
+    number = known(float(pairs["statistic" if source == Source.STATISTICS else "rel_l2"][pair]))
     return f"≠ {UNKNOWN if number is None else figure(number)}" if source == Source.BYTES else f"≠ ~{figure(number)}"

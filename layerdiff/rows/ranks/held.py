@@ -17,7 +17,7 @@ import numpy as np
 from layerdiff.align.placement import FITS
 from layerdiff.judge.tables import Placing, Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
-from layerdiff.rows.figures import amount, figure
+from layerdiff.rows.figures import amount, figure, known
 from layerdiff.rows.ranks.block_map import Cells, cells_of, closer, missing, row_of_missing, row_of_rank, ruler
 from layerdiff.rows.ranks.placement_words import holds_text, kind_text, ranks_listed, ranks_text
 from layerdiff.rows.section import heading, said
@@ -138,7 +138,7 @@ def _same_on_all(values: Sequence[PlacedValue], widths: _Widths, width: int) -> 
             (name, Tone.PLAIN),
             (f"{shape} ", Tone.DIM),
             (_bar(error, widths.bar), Tone.PLAIN),
-            (f" {fit(_figure(error), _FIGURE, align='right')}", Tone.PLAIN),
+            (f" {fit(figure(known(error)), _FIGURE, align='right')}", Tone.PLAIN),
         )
 
 
@@ -169,7 +169,7 @@ def _value(comparison: Comparison, value: PlacedValue, widths: _Widths, odd: Ton
     if len(rows) > _MOST_ROWS:
         left = [part for parts in rows[_MOST_ROWS:] for part in parts]
         worst = max((part.error for part in left if not math.isnan(part.error)), default=math.nan)
-        yield line((f"  and {amount(len(left), 'more rank')}, up to {_figure(worst)}", Tone.DIM))
+        yield line((f"  and {amount(len(left), 'more rank')}, up to {figure(known(worst))}", Tone.DIM))
     if size is not None and drawn:
         near = closer([(part.rank, part.holds) for part in value.parts], size, widths.map)
         if near is not None:
@@ -182,7 +182,7 @@ def _value(comparison: Comparison, value: PlacedValue, widths: _Widths, odd: Ton
     if len(value.parts) > 1 and (size is not None or value.kind in (Placing.PARTIAL, Placing.NESTED)):
         label = "sum" if value.kind is Placing.PARTIAL else "together"
         below = ruler(size, cells, widths.map) if size is not None and drawn else " " * widths.map
-        bar = [(f" {_bar(joined, widths.bar)} ", Tone.DIM), (fit(_figure(joined), _FIGURE, align="right"), Tone.DIM)]
+        bar = [(f" {_bar(joined, widths.bar)} ", Tone.DIM), (fit(figure(known(joined)), _FIGURE, align="right"), Tone.DIM)]
         yield line(("  " + fit(label, _LABEL), Tone.DIM), (f" {below}  {' ' * widths.holds}", Tone.FAINT), *bar)
     yield from _remarks(comparison, value, odd, width, titled=titled)
 
@@ -264,7 +264,7 @@ def _row(value: PlacedValue, parts: Sequence[Part], cells: Cells, widths: _Width
         *body,
         (f"  {fit(held, widths.holds)} ", Tone.DIM),
         (_bar(error, widths.bar), bar_tone),
-        (f" {fit(_figure(error), _FIGURE, align='right')}", odd or Tone.PLAIN),
+        (f" {fit(figure(known(error)), _FIGURE, align='right')}", odd or Tone.PLAIN),
     )
 
 
@@ -280,10 +280,6 @@ def _block(label: str, cells: int) -> str:
     """A label in a block of `cells` cells, the last of them free."""
     left = max(0, cells - 1 - len(label))
     return fit("█" * (left // 2) + label + "█" * (left - left // 2), cells - 1) + " "
-
-
-def _figure(error: float) -> str:
-    return figure(None if math.isnan(error) else error)
 
 
 def nothing_lines(comparison: Comparison, row: int, width: int) -> list[Line]:

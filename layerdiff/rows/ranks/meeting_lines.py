@@ -13,7 +13,7 @@ from typing import Any, Final
 from layerdiff.judge.issued import listed
 from layerdiff.judge.tables import Verdict
 from layerdiff.rows.cells import cell_width, fit, shorten, visible
-from layerdiff.rows.figures import amount, count, figure
+from layerdiff.rows.figures import amount, count, figure, known
 from layerdiff.rows.ranks.meetings import Load, Meeting, Seat
 from layerdiff.rows.section import heading, said
 from layerdiff.rows.tones import Line, Segment, Tone, line, mark, rank_tone
@@ -177,18 +177,14 @@ def _side(word: str, load: Load, scale: float, cells: int, tone: Tone, *, wide: 
     eighths = min(8 * cells, max(1 if load.rms > 0 else 0, round(share * 8 * cells)))
     bar = ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(cells)
     odd = f"{count(load.nonfinite)} not finite" if load.nonfinite else ""
-    largest = f"  ≤ {figure(_known(load.largest))}".ljust(11)[:11] if wide and not odd else ""
+    largest = f"  ≤ {figure(known(load.largest))}".ljust(11)[:11] if wide and not odd else ""
     return [
         Segment(f"{word:<4} ", Tone.DIM),
         Segment(bar, tone),
-        Segment(f" {fit(figure(_known(load.rms)), 8, align='right')}", Tone.PLAIN),
+        Segment(f" {fit(figure(known(load.rms)), 8, align='right')}", Tone.PLAIN),
         Segment(largest, Tone.FAINT),
         Segment(f"  {odd}" if odd else "", Tone.BROKEN),
     ]
-
-
-def _known(number: float) -> float | None:
-    return None if math.isnan(number) else number
 
 
 def _remarks(meeting: Meeting, width: int) -> Iterator[Line]:

@@ -7,7 +7,7 @@ import numpy as np
 from layerdiff.judge.tables import Source
 from layerdiff.rows.cells import cell_width, fit, shorten, visible, wrap
 from layerdiff.rows.evidence import facts
-from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, label, times
+from layerdiff.rows.figures import UNKNOWN, against, amount, count, figure, known, label, times
 from layerdiff.rows.ranks.held import values_of
 from layerdiff.rows.ranks.placement_words import ranks_text
 from layerdiff.rows.sites.table import Rows
@@ -47,17 +47,13 @@ def detail(rows: Rows, index: int, width: int, *, most: int = 1000, table: int |
         measured, allowed = float(sites["measured"][row]), float(sites["allowed"][row])
         if not (np.isnan(measured) and np.isnan(allowed)):
             rule = visible(texts[int(sites["rule"][row])] or "")
-            lines.append(_measured(_known(measured), _known(allowed), rule, width))
+            lines.append(_measured(known(measured), known(allowed), rule, width))
     lines += _ranks(rows, row)
     end = int(rows.tree.end[place])
     if end > place + 1:
         lines.append(_inside(rows, place + 1, end, width))
     lines += _values(rows, row, min(width, table or width), most)
     return [made.clipped(width) for made in lines]
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 def _name(rows: Rows, place: int, row: int, width: int) -> Line:
@@ -159,7 +155,7 @@ def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
         return f"{text(f'{side}_dtype')} {text(f'{side}_shape')}".replace(", ", ",")
 
     source = int(pairs["source"][pair])
-    number = _known(float(pairs["statistic" if source == Source.STATISTICS else "rel_l2"][pair]))
+    number = known(float(pairs["statistic" if source == Source.STATISTICS else "rel_l2"][pair]))
     difference = "0" if pairs["equal"][pair] == 1 else ("~" if source == Source.STATISTICS else "") + figure(number)
     if pairs["mismatched"][pair] > 0:
         difference = f"{count(int(pairs['mismatched'][pair]))} differ"
@@ -169,6 +165,6 @@ def _value(rows: Rows, pair: int, wide: bool) -> list[str]:
         worst = f"{amount(odd, 'element')} not finite on one side; the figures are of the others"
     elif source in (Source.NOTHING, Source.PENDING):
         worst = "not compared" if source == Source.NOTHING else "pending"
-    largest = [figure(_known(float(pairs["max_reference"][pair])))] if wide else []
-    furthest = figure(_known(float(pairs["max_abs"][pair])))
+    largest = [figure(known(float(pairs["max_reference"][pair])))] if wide else []
+    furthest = figure(known(float(pairs["max_abs"][pair])))
     return [text("position"), tensor("reference"), tensor("target"), difference, furthest, *largest, worst]

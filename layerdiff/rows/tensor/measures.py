@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import numpy as np
-
 from layerdiff.judge.tables import Source
 from layerdiff.measure.full import Full
 from layerdiff.rows.cells import wrap
-from layerdiff.rows.figures import amount, count, exact, figure
+from layerdiff.rows.figures import amount, count, exact, figure, known
 from layerdiff.rows.tensor.examined import Examined
 from layerdiff.rows.tensor.pair import Tensor
 from layerdiff.rows.tones import Line, Tone, line
@@ -28,11 +26,11 @@ def number_lines(examined: Examined, width: int) -> list[Line]:
         return [line(("measuring", Tone.DIM))]
     differ = numbers.count - (numbers.ulp_histogram[0] if numbers.ulp_histogram else 0)
     lines = [
-        _row("relative L2", exact(_known(numbers.rel_l2))),
-        _row("cosine distance", exact(_known(numbers.cosine_distance))),
-        _row("largest |Δ|", exact(_known(numbers.max_abs)), _at(tensor, numbers)),
-        _row("mean |Δ|, rms Δ", f"{figure(_known(numbers.mean_abs))}, {figure(_known(numbers.rms))}"),
-        _row("largest |Δ|/|ref|", exact(_known(numbers.max_rel))),
+        _row("relative L2", exact(known(numbers.rel_l2))),
+        _row("cosine distance", exact(known(numbers.cosine_distance))),
+        _row("largest |Δ|", exact(known(numbers.max_abs)), _at(tensor, numbers)),
+        _row("mean |Δ|, rms Δ", f"{figure(known(numbers.mean_abs))}, {figure(known(numbers.rms))}"),
+        _row("largest |Δ|/|ref|", exact(known(numbers.max_rel))),
     ]
     if numbers.ulp_dtype is not None:
         lines.append(_row("farthest", amount(numbers.max_ulps, "ulp"), f"of {numbers.ulp_dtype}"))
@@ -52,7 +50,7 @@ def stored_lines(comparison: Comparison, pair: int, width: int) -> list[Line]:
     shape = shape_of(comparison.texts[int(pairs["reference_shape"][pair])])
 
     def number(column: str) -> float | None:
-        return _known(float(pairs[column][pair]))
+        return known(float(pairs[column][pair]))
 
     if source == Source.PENDING:
         return [line(("not compared yet", Tone.DIM))]
@@ -113,10 +111,6 @@ def _ulps(number: int) -> str:
 
 def _row(label: str, value: str, note: str = "", *, tone: Tone = Tone.STRONG) -> Line:
     return line((f"{label:<{_LABEL}}  ", Tone.DIM), (value, tone), (f"  {note}" if note else "", Tone.DIM))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 def _at(tensor: Tensor, numbers: Full) -> str:

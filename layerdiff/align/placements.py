@@ -160,7 +160,7 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     if reference.dtype.kind not in "fc" or all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
         return Placement("replicated", "replicated", error=each)
     with np.errstate(all="ignore"):
-        summed = relative_error(reference, np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+        summed = relative_error(reference, np.sum([_wide(part) for part in parts], axis=0))
     if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
     return Placement("replicated", APART, error=each, against=summed)
@@ -300,8 +300,8 @@ def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions
                 size += float(whole.size)
                 continue
             good = np.isfinite(whole) & np.isfinite(own)
-            off += float(np.sum(np.square(np.where(good, own.astype(np.float64) - whole, 0.0))))
-            size += float(np.sum(np.square(np.where(good, whole, 0.0), dtype=np.float64)))
+            off += _squares(np.where(good, _wide(own) - whole, 0.0))
+            size += _squares(np.where(good, _wide(whole), 0.0))
     return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
 
 
@@ -311,13 +311,16 @@ def relative_error(reference: Array, other: Array) -> float:
         return float(np.mean(reference != other)) if reference.size else 0.0
     with np.errstate(all="ignore"):
         good = np.isfinite(reference) & np.isfinite(other)
-        off = float(
-            np.sum(
-                np.square(np.abs(np.where(good, other.astype(np.complex128 if other.dtype.kind == "c" else np.float64) - reference, 0.0)))
-            )
-        )
-        size = float(np.sum(np.square(np.abs(np.where(good, reference, 0.0)), dtype=np.float64)))
+        off, size = _squares(np.where(good, _wide(other) - reference, 0.0)), _squares(np.where(good, _wide(reference), 0.0))
     return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _squares(x: Array) -> float:
+    return float(np.vdot(x, x).real)
 
 
 def _matched(reference: Array, parts: Sequence[Array], dim: int) -> tuple[NDArray[np.intp], ...] | None:

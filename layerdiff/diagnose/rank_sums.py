@@ -83,8 +83,9 @@ def _shares(values: RankValues, pair: int, seen: int) -> list[tuple[float, float
     for part, own in zip(parts, there, strict=True):
         if part.shape != total.shape or own.shape != whole.shape or not same_form(part.shape, own.shape):
             return []
-        lacks: Array = (part - total).reshape(-1)
-        off: Array = (own - whole).reshape(-1)
+        with np.errstate(invalid="ignore"):  # of two infinities there is no difference: nothing is said of it
+            lacks: Array = (part - total).reshape(-1)
+            off: Array = (own - whole).reshape(-1)
         size = size_of(lacks) ** 2
         if not size > 0 or not np.isfinite(off).all() or not np.isfinite(lacks).all():
             return []

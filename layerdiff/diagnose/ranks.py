@@ -29,7 +29,8 @@ def findings_of_ranks(values: RankValues, origins: Sequence[int]) -> Iterator[tu
     """(row of the origin, what it is), for the origins that one of the equalities explains."""
     for row in origins:
         for explain in (_never_reduced, _given_parts, _added_by_every_rank, two_orders, places_of_others, moved, _local_statistic):
-            found = explain(values, row)
+            with np.errstate(invalid="ignore"):  # of two infinities there is no difference
+                found = explain(values, row)
             if found is not None:
                 yield row, found
                 break

@@ -54,6 +54,15 @@ READINGS: dict[str, tuple[int, Held]] = {
 }
 
 
+def test_complex_numbers_lie_as_others_do() -> None:
+    whole = numbers(6, 4) + 1j * numbers(6, 4, seed=1)
+    other = numbers(6, 4, seed=2) * 1j
+    assert ("contiguous", 0.0) == ((found := infer(whole, cut(whole, [[0, 1, 2], [3, 4, 5]]))).reading, found.error)
+    assert ("replicated", 0.0) == ((found := infer(whole, [whole, whole])).kind, found.error)
+    assert ("partial", pytest.approx(0.0, abs=1e-6)) == ((found := infer(whole, [whole - other, other])).kind, found.error)
+    assert not infer(whole, cut(whole.conj(), [[0, 1, 2], [3, 4, 5]])).fits
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("name", READINGS)
 def test_each_reading_is_told_by_its_numbers(name: str, dim: int) -> None:

@@ -103,7 +103,7 @@ class Placement:
             inside = [self.inner.joined([parts[r] for r in ranks], own) for ranks, own in zip(self.groups, shapes, strict=True)]
             return self.outer.joined(inside, shape)
         if self.kind == "partial":
-            return np.asarray(np.sum([np.asarray(part, np.float64) for part in parts], axis=0))
+            return np.asarray(np.sum([wide(part) for part in parts], axis=0))
         if self.kind == "replicated" and self.dim >= 0:
             return np.broadcast_to(parts[0], shape)
         if self.kind != "sharded":
@@ -224,6 +224,11 @@ def _counted(parts: Sequence[Array], numbers: Sequence[NDArray[np.intp]]) -> Arr
         whole = np.where(mine, meant, whole)
     found = np.where(apart, PAD, whole)
     return found if np.any(found == PAD) else found.astype(parts[0].dtype)
+
+
+def wide(x: Array) -> Array:
+    """Numbers in float64, complex ones in complex128."""
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def places_of(x: Array, at: NDArray[np.intp], dim: int) -> Array:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerdiff.align.forms import without_ones
 from layerdiff.align.matching import matched_places
 from layerdiff.align.nested import infer_nested
-from layerdiff.align.placement import FITS, PAD, TURNED, Placement, places_of, turned
+from layerdiff.align.placement import FITS, PAD, TURNED, Placement, places_of, turned, wide
 
 Array = NDArray[Any]
 ALIKE: Final = 1.05
@@ -160,7 +160,7 @@ def _whole(reference: Array, parts: Sequence[Array]) -> Placement:
     if reference.dtype.kind not in "fc" or all(np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f") for part in parts[1:]):
         return Placement("replicated", "replicated", error=each)
     with np.errstate(all="ignore"):
-        summed = relative_error(reference, np.sum([_wide(part) for part in parts], axis=0))
+        summed = relative_error(reference, np.sum([wide(part) for part in parts], axis=0))
     if summed < FITS and 2.0 * summed < each:
         return Placement("partial", "partial: the ranks add up to it", error=summed, against=each)
     return Placement("replicated", APART, error=each, against=summed)
@@ -300,8 +300,8 @@ def _sharded_error(reference: Array, parts: Sequence[Array], dim: int, positions
                 size += float(whole.size)
                 continue
             good = np.isfinite(whole) & np.isfinite(own)
-            off += _squares(np.where(good, _wide(own) - whole, 0.0))
-            size += _squares(np.where(good, _wide(whole), 0.0))
+            off += _squares(np.where(good, wide(own) - whole, 0.0))
+            size += _squares(np.where(good, wide(whole), 0.0))
     return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
 
 
@@ -311,12 +311,8 @@ def relative_error(reference: Array, other: Array) -> float:
         return float(np.mean(reference != other)) if reference.size else 0.0
     with np.errstate(all="ignore"):
         good = np.isfinite(reference) & np.isfinite(other)
-        off, size = _squares(np.where(good, _wide(other) - reference, 0.0)), _squares(np.where(good, _wide(reference), 0.0))
+        off, size = _squares(np.where(good, wide(other) - reference, 0.0)), _squares(np.where(good, wide(reference), 0.0))
     return (off / size) ** 0.5 if size > 0 else (0.0 if off == 0 else np.inf)
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 def _squares(x: Array) -> float:

@@ -21,7 +21,6 @@ from layerdiff.judge.programs.noise import Noise, Rounding
 from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.setting import RATIO
 from layerdiff.judge.tables import BEYOND, Verdict
-from layerdiff.judge.teams.bodies import TeamBody
 from layerdiff.judge.teams.crossings import Crossing, Held, TeamCall
 from layerdiff.judge.teams.running import TeamPrograms, TeamRan
 from layerdiff.replay.recorded import Recorded
@@ -86,9 +85,9 @@ def beyond_rounding(
     """
     noisy = programs.run("reference", rounding.as_expected())
     worst: tuple[float, TeamCall, Crossing] | None = None
-    for call, crossing in _crossing(programs.body):
+    for call, crossing in _floats(programs):
         ratio = _ratio(programs, crossing, theirs, _spread(ours, noisy, crossing, "reference", padded), padded)
-        if ratio is not None and (worst is None or ratio > worst[0]):
+        if worst is None or ratio > worst[0]:
             worst = ratio, call, crossing
     if worst is None or worst[0] <= RATIO:
         return None
@@ -97,7 +96,7 @@ def beyond_rounding(
     own = _ratio(programs, crossing, theirs, _spread(theirs, own_noise, crossing, "target", padded), padded)
     calls = next(iter(programs.body.call.calls.reference.values())), next(iter(programs.body.call.calls.target.values()))
     evidence = {"cut": crossing.position, "against_own_spread": own}
-    if own is not None and own <= RATIO:
+    if own <= RATIO:
         said = f"{ratio:.3g} times the error that the reference's way makes; the ranks round more often on the way"
         return call, Local(
             calls, crossing.position, Verdict.PRECISION, said, ratio, RATIO, BEYOND, "lower-precision", "accumulator", evidence
@@ -106,10 +105,16 @@ def beyond_rounding(
     return call, Local(calls, crossing.position, Verdict.UNEXPLAINED, said, ratio, RATIO, BEYOND, evidence=evidence)
 
 
-def _crossing(body: TeamBody) -> Iterator[tuple[TeamCall, Crossing]]:
-    for call, handed in body.crossing():
+def _floats(programs: TeamPrograms) -> Iterator[tuple[TeamCall, Crossing]]:
+    """The known floats that cross, on both sides."""
+
+    def is_float(team: Sequence[Recorded], held: Held) -> bool:
+        known = [dtype_named(team[file].file.dtype_name(value)) for file, value in held.parts]
+        return all(dtype is not None and dtype.kind == "float" for dtype in known)
+
+    for call, handed in programs.body.crossing():
         for crossing in call.inputs if handed else call.outputs:
-            if crossing.known:
+            if crossing.known and all(map(is_float, programs.runs, crossing.held)):
                 yield call, crossing
 
 
@@ -123,12 +128,10 @@ def _spread(exact: TeamRan, noisy: TeamRan, crossing: Crossing, side: str, padde
 
 def _ratio(
     programs: TeamPrograms, crossing: Crossing, theirs: TeamRan, spread: tuple[Array, Array], padded: NDArray[np.bool_] | None
-) -> float | None:
-    """How far the recorded logical value is from what the programs make, over its spread; None of what is no float."""
+) -> float:
+    """How far the recorded logical value is from what the programs make, over its spread."""
     held = crossing.held.target
     recorded = [programs.contents(programs.runs.target[file], value) for file, value in held.parts]
-    if any(part.dtype.kind != "f" for part in recorded) or spread[0].dtype.kind != "f":
-        return None
     made = held.joined([theirs.cuts[file][crossing.key] for file, _ in held.parts])
     dtype = programs.runs.target[held.parts[0][0]].file.dtype_name(held.parts[0][1])
     with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference

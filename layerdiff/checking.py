@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from layerdiff.checkpoint.weights import weights_of
-from layerdiff.compare import judge_again, side_of
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.programs import notices_of_programs
 from layerdiff.diagnose.rank_notices import notices_of_ranks
@@ -15,8 +14,10 @@ from layerdiff.errors import ComparisonError
 from layerdiff.judge.alone import ranks_alone
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.saved.comparison import Comparison
+from layerdiff.saved.side import side_of
 from layerdiff.trace.reader import Trace, open_trace
 from layerdiff.trace.schema import CallKind
+from layerdiff.verdicts import judge_again
 
 
 def check_ranks(target: str | Path, *, profile: str | Path | Profile = "strict", checkpoints: Sequence[str | Path] = ()) -> Comparison:

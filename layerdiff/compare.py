@@ -1,7 +1,7 @@
 """The flow, on one screen: open, align, pair, measure, judge, diagnose.
 
 `compare_traces` returns when all is done; `compare_in_steps` hands out what is known so far, so that a
-screen can be painted from the indexes at once; `judge_again` re-judges stored numbers.
+screen can be painted from the indexes at once.
 """
 
 from __future__ import annotations
@@ -28,23 +28,19 @@ from layerdiff.diagnose.filling import (
     notices_of_turned,
     notices_of_unused,
 )
-from layerdiff.diagnose.findings import Notice, Origin
+from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
-from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_steps, notices_of_traces, notices_of_values
-from layerdiff.diagnose.origins import find_origins
-from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
+from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
 from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
-from layerdiff.diagnose.ranks import with_ranks
-from layerdiff.diagnose.reconverging import mark_reconverging
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
 from layerdiff.judge.alone import found_at_rows, ranks_together
 from layerdiff.judge.baseline import worst_output
-from layerdiff.judge.exact import apply_exact, can_judge_exactly, judge_exactly
+from layerdiff.judge.exact import can_judge_exactly, judge_exactly
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.aligned import align_traces, file_pairs, is_ranked
 from layerdiff.judge.pairs.as_one import as_compared
@@ -57,14 +53,15 @@ from layerdiff.judge.pairs.ranked import RankedTables
 from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.judge.pairs.unused_rows import without_unused
 from layerdiff.judge.profiles import Profile, load_profile
-from layerdiff.judge.second_run import WITHIN, apply_noise, self_noise
-from layerdiff.judge.tables import BY_THRESHOLDS, Again, Columns, Texts, Verdict
-from layerdiff.judge.thresholds import judge_by_thresholds
-from layerdiff.judge.unfinished import Unfinished, stopped
+from layerdiff.judge.second_run import WITHIN, self_noise
+from layerdiff.judge.tables import Again, Columns, Texts
+from layerdiff.judge.unfinished import Unfinished
 from layerdiff.saved.alignment_summary import alignment_summary
-from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun, Side
+from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun
+from layerdiff.saved.side import side_of
 from layerdiff.sides import Both
 from layerdiff.trace.reader import Trace, open_trace
+from layerdiff.verdicts import said_again, with_verdicts
 
 SNAPSHOT_SECONDS: Final = 0.5
 """How often a comparison in the making is judged again for the screen."""
@@ -154,7 +151,7 @@ def compare_in_steps(
         parts = placed_columns(placed, tables.texts, [file.rank for file in files.target])
         described = replace(described, found=tuple(found), placed=parts, checkpoints=tuple(map(str, checkpoints)))
         said = (*notices_of_steps(alignments, parted), *told)
-        return _judged(described, chosen, None if ranked else files, said, parted, unfinished)
+        return with_verdicts(described, chosen, None if ranked else files, said, parted, unfinished)
 
     def so_far(measured: bool) -> Callable[[], Comparison]:
         return lambda: judge(Unfinished(measured, waits))
@@ -209,8 +206,8 @@ def compare_in_steps(
         for part, whole, here in judge_exactly(sites, pairs, tables.texts, both, rows, trust, forms_at):
             found[:] = [*before, *here]
             if time.monotonic() - last > snapshot_seconds:
-                judged = int(total * (number + part / max(whole, 1)) / len(each))
-                yield Progress(done + judged, entire, so_far(True))
+                replayed = int(total * (number + part / max(whole, 1)) / len(each))
+                yield Progress(done + replayed, entire, so_far(True))
                 last = time.monotonic()
         waits[rows] = False
     found += of_other_modules(chosen_filling(sites, pairs, tables.texts, files, filled, parts_of), found, sites)
@@ -258,7 +255,7 @@ def _with_second_run(comparison: Comparison, reference: str, profile: Profile, a
     tables, _ = align_traces(traces, ())  # renames are from the target's names to the reference's
     sites, pairs = tables.columns()
     noise = self_noise(sites, pairs, tables.texts, traces.map(lambda trace: trace.files))
-    judged = dict(
+    verdict_of = dict(
         zip(_calls(second.sites, "target"), zip(range(len(second.sites["site"])), second.sites["verdict"], strict=True), strict=True)
     )
     row_of = {call: row for row, call in enumerate(_calls(comparison.sites, "target")) if call[1] >= 0}
@@ -269,117 +266,21 @@ def _with_second_run(comparison: Comparison, reference: str, profile: Profile, a
         if row is None or second_call[1] < 0:
             continue
         codes[row], rel_l2[row] = noise.codes[i], noise.rel_l2[i]
-        if second_call in judged:
-            of_second[judged[second_call][0]] = row
-            if codes[row] == Again.ENTERS and judged[second_call][1] in WITHIN:
+        if second_call in verdict_of:
+            of_second[verdict_of[second_call][0]] = row
+            if codes[row] == Again.ENTERS and verdict_of[second_call][1] in WITHIN:
                 codes[row] = Again.NOISE
     columns = {**comparison.sites, "again": codes, "again_rel_l2": rel_l2}
     origins = origins_of_second(comparison.origins, second.origins, of_second)
     notice = notice_of_noise(noise, sites, tables.texts, columns, origins, str(again))
     notices = comparison.notices if notice is None else (*comparison.notices, notice)
-    return _said_again(replace(comparison, sites=columns, notices=notices, again=SecondRun(second.target, origins)))
-
-
-def _said_again(comparison: Comparison) -> Comparison:
-    """What a second run says, in the verdicts and among the origins; nothing where there was none."""
-    if comparison.again is None:
-        return comparison
-    sites = apply_noise(comparison.sites, comparison.texts)
-    known = {(origin.site, origin.rank) for origin in comparison.origins}
-    more = [origin for origin in comparison.again.origins if (origin.site, origin.rank) not in known]
-    origins = tuple(sorted([*comparison.origins, *more], key=lambda origin: origin.row))
-    sites["verdict"], sites["statement"] = _with_findings(sites, comparison.texts, origins)
-    return replace(comparison, sites=sites, origins=origins)
+    return said_again(replace(comparison, sites=columns, notices=notices, again=SecondRun(second.target, origins)))
 
 
 def _calls(sites: Columns, side: str) -> list[tuple[int, int]]:
     return list(zip(sites[f"{side}_file"].tolist(), sites[f"{side}_call"].tolist(), strict=True))
 
 
-def judge_again(comparison: Comparison, *, profile: str | Path | Profile) -> Comparison:
-    """The same numbers under another profile; needs no traces. Causes that were found stay with their origins."""
-    chosen = load_profile(profile)
-    judged = _judged(comparison, chosen, None, (), Parting(), stopped(comparison.sites))
-    kept = [notice for notice in comparison.notices if notice.kind not in _BY_PROFILE]
-    again = [notice for notice in judged.notices if notice.kind in _BY_PROFILE]
-    judged = replace(judged, notices=tuple(sorted([*kept, *again], key=lambda notice: _ORDER.get(notice.kind, -1))))
-    found = {(origin.site, origin.rank): origin for origin in comparison.origins}
-    return replace(judged, origins=tuple(_with_cause(origin, found.get((origin.site, origin.rank))) for origin in judged.origins))
-
-
-_BY_PROFILE: Final = ("dtype-mismatch", "weight-coded", "flip", "results-not-compared")
-"""Notices that another profile may change; the others need the traces, and stay as they are."""
-_ORDER: Final = {kind: i for i, kind in enumerate(NOTICES_OF_VALUES)}
-
-
-def _judged(
-    comparison: Comparison, profile: Profile, files: Any, told: tuple[Notice, ...], parted: Parting, unfinished: Unfinished | None = None
-) -> Comparison:
-    sites, pairs, texts = dict(comparison.sites), comparison.pairs, comparison.texts
-    judged = judge_by_thresholds(sites, pairs, texts, profile)
-    sites |= {"verdict": judged.verdict, "pair": judged.pair, "measured": judged.measured, "allowed": judged.allowed, "rule": judged.rule}
-    sites["verdict"] = mark_reconverging(sites, pairs, texts)
-    by_thresholds = sites["exact"] == BY_THRESHOLDS
-    evidence = Evidence(sites, pairs, texts, files)
-    origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
-    sites = apply_exact(sites, texts, comparison.found)
-    told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
-    if unfinished is not None:
-        waits = unfinished.open_rows(sites)
-        sites["verdict"] = np.where(waits, np.uint8(Verdict.PENDING), sites["verdict"])
-        origins = tuple(origin for origin in origins if not waits[origin.row])
-    origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)
-    sites["verdict"], sites["statement"] = _with_findings(sites, texts, origins)
-    evidence = Evidence(sites, pairs, texts, files)
-    said: list[Notice] = []
-    if comparison.reference is not None:
-        packed = {notice.site or "" for notice in told if notice.kind in ("layout-packed", "layout-turned")}
-        said += notices_of_values(evidence, profile, explained_weights(comparison.found), packed, parted, unfinished)
-    said += notices_of_programs(comparison.found, sites, texts)
-    return _said_again(replace(comparison, profile=profile.to_json(), sites=sites, notices=(*told, *said), origins=origins))
-
-
-def _with_findings(sites: dict[str, NDArray[Any]], texts: Texts, origins: tuple[Origin, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Verdict and statement of each site, with what was found at the origins; further calls of an origin's site say the same."""
-    verdict, statement = sites["verdict"].copy(), sites["statement"].copy()
-    for origin in origins:
-        same = (
-            (sites["site"] == sites["site"][origin.row]) & (sites["rank"] == sites["rank"][origin.row]) & (verdict == verdict[origin.row])
-        )
-        statement[same] = texts.intern(origin.statement)
-        verdict[same] = int(origin.verdict)
-    return verdict, statement
-
-
-def _with_cause(origin: Origin, before: Origin | None) -> Origin:
-    if before is None or before.cause is None or origin.cause is not None:
-        return origin
-    return replace(
-        origin, cause=before.cause, statement=before.statement, verdict=before.verdict, defect=before.defect, evidence=before.evidence
-    )
-
-
 def _describe(traces: Both[Trace], profile: Profile, texts: Texts, sites: Any, pairs: Any, summary: AlignmentSummary) -> Comparison:
     sides = traces.map(side_of)
     return Comparison(sides.reference, sides.target, profile.to_json(), texts, dict(sites), pairs, alignment=summary)
-
-
-def side_of(trace: Trace) -> Side:
-    """A run as its trace describes it."""
-    environment = trace.files[0].meta.get("environment")
-    environment = environment if isinstance(environment, dict) else {}
-    files = tuple(file.path.name for file in trace.files)
-    return Side(str(trace.path), environment, files, trace.complete, _label(environment, len(files)))
-
-
-def _label(environment: dict[str, Any], files: int) -> str:
-    """A few words for a header: class and dtype of the model, device, number of processes."""
-
-    def first(key: str) -> dict[str, Any]:
-        listed = environment.get(key)
-        found = listed[0] if isinstance(listed, list) and listed else {}
-        return found if isinstance(found, dict) else {}
-
-    model, device = first("models"), first("devices")
-    words = [model.get("class"), model.get("dtype"), device.get("type"), f"x{files}" if files > 1 else None]
-    return " ".join(word for word in words if isinstance(word, str))

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerdiff.compare import compare_in_steps, compare_traces, judge_again
+from layerdiff.compare import compare_in_steps, compare_traces
 from layerdiff.errors import ComparisonError, EmptyTraceError
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.file import open_comparison
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role, ValueKind
 from layerdiff.trace.writer import TraceWriter
+from layerdiff.verdicts import judge_again
 from tests.trace.writing import raw, value_row, write_model
 
 RNG = np.random.default_rng(0)

@@ -16,10 +16,11 @@ from torch.nn import functional
 
 import layerdiff.saved
 from captures.kernels import PRODUCTS, Kernel, product, split_dropped
-from layerdiff.compare import compare_traces, judge_again
+from layerdiff.compare import compare_traces
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison, save
+from layerdiff.verdicts import judge_again
 from tests.models import MiniLlama, tokens
 from tests.programs import IDS, Decoder, Record, decoder, kinds, origins, quantised
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from captures.kernels import PRODUCTS, Kernel
-from layerdiff.compare import compare_traces, judge_again
+from layerdiff.compare import compare_traces
 from layerdiff.judge.tables import Verdict
 from layerdiff.saved.file import open_comparison, save
+from layerdiff.verdicts import judge_again
 from tests.programs import IDS, Cached, Experts, Record, decoder, experts, kinds, origins, quantised, random, seeded
 
 BF16 = torch.bfloat16

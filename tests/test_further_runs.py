@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from captures.kernels import PRODUCTS, Kernel, product, split_dropped
 from layerdiff import Recorder, compare_traces, open_comparison
-from layerdiff.compare import judge_again
 from layerdiff.judge.tables import Again, Verdict
 from layerdiff.report.markdown import as_markdown
 from layerdiff.saved.comparison import Comparison
 from layerdiff.text.summary import summary
+from layerdiff.verdicts import judge_again
 
 Change = Callable[[Tensor, Tensor], Tensor]
 PRODUCT = "first/aten.mm.default#0"

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerdiff.compare import compare_in_steps, judge_again
+from layerdiff.compare import compare_in_steps
 from layerdiff.judge.tables import BY_THRESHOLDS, Verdict
 from layerdiff.judge.unfinished import Unfinished
 from layerdiff.saved.comparison import Comparison
+from layerdiff.verdicts import judge_again
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from layerdiff import Comparison, Recorder, compare_traces
-from layerdiff.compare import judge_again
+from layerdiff.verdicts import judge_again
 from tests.programs import IDS, Decoder, decoder, kinds, origins, random, seeded
 
 

@@ -60,7 +60,7 @@ def saved(path: str, profile: str | None) -> Comparison:
     comparison = open_comparison(path)
     if profile is None:
         return comparison
-    from layerdiff.compare import judge_again
+    from layerdiff.verdicts import judge_again
 
     return judge_again(comparison, profile=profile)
 

@@ -51,6 +51,6 @@ def browse(first: str, target: str | None, profile: str | None, checkpoints: tup
 
 
 def _rejudge(comparison: Comparison, profile: str) -> Comparison:
-    from layerdiff.compare import judge_again  # not needed for the first paint
+    from layerdiff.verdicts import judge_again  # not needed for the first paint
 
     return judge_again(comparison, profile=profile)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerdiff.compare import compare_traces, judge_again
+from layerdiff.compare import compare_traces
 from layerdiff.saved.comparison import Comparison
 from layerdiff.saved.file import open_comparison
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
 from layerdiff.trace.writer import TraceWriter
+from layerdiff.verdicts import judge_again
 from tests.trace.writing import raw, value_row
 
 Array = NDArray[Any]

@@ -16,7 +16,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
 import torch
@@ -24,13 +23,9 @@ from torch import Tensor
 
 from layerdiff.record.collective_kinds import KINDS, WAIT, Kind
 from layerdiff.record.draws import is_capturing
-from layerdiff.record.source_line import SourceLines, is_own
+from layerdiff.record.issued_from import IssuedFrom
 from layerdiff.record.uncompiled import uncompiled
 
-_SET_UP: Final = frozenset({"init_process_group", "new_group", "_new_group_with_tag", "split_group", "new_subgroups", "monitored_barrier"})
-_SET_UP_MODULES: Final = frozenset({"torch.distributed.device_mesh", "torch.distributed.utils", "torch.distributed.elastic"})
-_ISSUERS: Final = ("torch.distributed", "torch.autograd.graph", "torch.nn.parallel")
-"""Of the Python code around an operator, the innermost of these issued it: the last two by C++ that waits for it."""
 _NOT_REAL: Final = frozenset({"FakeTensor", "FunctionalTensor"})
 
 
@@ -39,7 +34,7 @@ class Issue:
 
     __slots__ = ("arguments", "blocking", "from_python", "kind", "schema", "stack")
 
-    def __init__(self, kind: Kind, schema: str, arguments: dict[str, Any], where: _Where) -> None:
+    def __init__(self, kind: Kind, schema: str, arguments: dict[str, Any], where: IssuedFrom) -> None:
         self.kind = kind
         self.schema = schema
         self.arguments = arguments
@@ -76,51 +71,6 @@ class Listener(Protocol):
         """It could not be found out what was called."""
 
 
-class _Where:
-    """The Python code that an operator is issued from."""
-
-    __slots__ = ("blocking", "from_python", "of_no_interest", "stack")
-
-    def __init__(self, frame: FrameType | None) -> None:
-        self.blocking = self.of_no_interest = self.from_python = False
-        self.stack: str | None = None
-        known = False
-        while frame is not None:
-            about = _abouts.get(id(frame.f_code)) or _about(frame)
-            if about is _USER:
-                self.from_python = self.from_python or not known
-                self.stack = _lines.of(frame)
-                return
-            if about is not _OTHER:
-                issuer, python, blocking, of_no_interest = about
-                if issuer and not known:
-                    self.from_python, known = python, True
-                self.blocking = self.blocking or blocking
-                self.of_no_interest = self.of_no_interest or of_no_interest
-            frame = frame.f_back
-
-
-_About = tuple[bool, bool, bool, bool]
-"""Whether code of torch or of ours issues operators, for Python code; sends or receives, and waits itself; does what is of no interest."""
-_USER: Final[_About] = (False, True, False, False)
-_OTHER: Final[_About] = (False, False, False, False)
-
-
-def _about(frame: FrameType) -> _About:
-    code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
-    about = _USER if not is_own(module) else _about_own(code.co_name, module)
-    _held.append(code)
-    _abouts[id(code)] = about
-    return about
-
-
-def _about_own(name: str, module: str) -> _About:
-    in_functions = module == "torch.distributed.distributed_c10d"
-    of_no_interest = "object" in name or name in _SET_UP if in_functions else module in _SET_UP_MODULES
-    found = module.startswith(_ISSUERS), module.startswith("torch.distributed"), in_functions and name in ("send", "recv"), of_no_interest
-    return found if any(found) else _OTHER
-
-
 class _Inside(threading.local):
     def __init__(self) -> None:
         self.works: list[Any] | None = None
@@ -135,10 +85,6 @@ _libraries: list[Any] = []
 _methods: dict[str, Any] = {}
 inside = _Inside()
 """What this thread is doing."""
-_abouts: dict[int, _About] = {}
-"""By the address of the code, which is held."""
-_held: list[CodeType] = []
-_lines = SourceLines()
 
 
 def listen(listener: Listener) -> bool:
@@ -230,7 +176,7 @@ def _kernel(overload: Any, kind: Kind, schema: str) -> Callable[..., Any]:
             return redispatch(below, *args, **kwargs)
         begun: list[tuple[Listener, Any]] = []
         try:
-            where = _Where(sys._getframe(2))
+            where = IssuedFrom(sys._getframe(2))
             if not where.of_no_interest:
                 issue = Issue(kind, schema, arguments, where)
                 begun = [(listener, listener.begin(issue)) for listener in _listeners]

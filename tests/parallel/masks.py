@@ -1,4 +1,4 @@
-"""Tasks of a process of the group: a module that hands on booleans and complex numbers, of which each rank has the rows of its tokens."""
+"""Tasks of a process of the group: booleans, complex and whole numbers, of which each rank has the rows of its tokens."""
 
 from __future__ import annotations
 
@@ -25,25 +25,29 @@ class Tables(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, turned: bool) -> None:
+    """`cuts`: numbers that are whole in float32, and all a little less in exact arithmetic, are cut off."""
+
+    def __init__(self, turned: bool, cuts: bool) -> None:
         super().__init__()
+        self.cuts = cuts
         self.tables, self.proj = Tables(turned), nn.Linear(HIDDEN, HIDDEN, bias=False)
 
     def forward(self, x: Tensor, places: Tensor) -> Tensor:
         seen, turns = self.tables(x, places)
         turned = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
-        return self.proj(torch.where(seen, turned, 0.0))  # type: ignore[no-any-return]
+        x = torch.where(seen, turned, 0.0)
+        return self.proj(x + (places * torch.tensor(0.7) * 10 / 7).long()[:, None] if self.cuts else x)  # type: ignore[no-any-return]
 
 
-def record(rank: int, size: int, path: Path, operators: bool, turned: bool) -> Path:
+def record(rank: int, size: int, path: Path, operators: bool, turned: bool, cuts: bool) -> Path:
     path.parent.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    model = Model(turned and rank == size - 1).eval()
+    model = Model(turned and rank == size - 1, cuts).eval()
     x = torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(1))
     with torch.no_grad(), Recorder(path, model, operators=operators, weights="used"):
         model(x.chunk(size)[rank], torch.arange(float(TOKENS)).chunk(size)[rank])
     return path
 
 
-def record_rank(rank: int, size: int, folder: Path, operators: bool, turned: bool = False) -> None:
-    record(rank, size, folder / f"rank{rank:05d}.h5", operators, turned)
+def record_rank(rank: int, size: int, folder: Path, operators: bool, turned: bool, cuts: bool) -> None:
+    record(rank, size, folder / f"rank{rank:05d}.h5", operators, turned, cuts)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.programs.choices import Decision, apart
-from layerdiff.judge.programs.jumps import BUCKETS
+from layerdiff.judge.programs.jumps import takes_other_ends
 from layerdiff.judge.programs.noise import Rounding
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import FLIP, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.tables import Verdict
 from layerdiff.measure.rows import row_difference
-from layerdiff.replay.recorded import Operation
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.arguments import Arguments
 
@@ -54,7 +53,7 @@ def with_decisions(setting: Setting, programs: Programs, theirs: Ran, said: Body
             there = programs.aligned.get(call, programs.decided_by.get(call, (-1,))[0])
             operands = _decides_of(programs, "reference", call, ours), _decides_of(programs, "target", there, theirs)
             decision.margin = np.maximum(decision.margin, _tied_on_one_side(decision, *operands))
-            if there >= 0 and _takes_other_ends(decision.operation, programs.runs.target.operation(there)):
+            if there >= 0 and takes_other_ends(decision.operation, programs.runs.target.operation(there)):
                 decision.margin = np.where(decision.differs, np.inf, decision.margin)
             if np.any(decision.margin > allowed):
                 wrong[call] = decision.own
@@ -85,16 +84,6 @@ def _tied_on_one_side(decision: Decision, ours: Array | None, theirs: Array | No
             return nothing
     found: Array = np.where((decision.margin == 0) & decision.differs, off, 0.0)
     return found
-
-
-def _takes_other_ends(reference: Operation, target: Operation) -> bool:
-    """Whether what lies on a border is of the bucket before it in one call, and of the one behind it in the other."""
-
-    def right(operation: Operation) -> bool:
-        given = (operation.picture or {}).get("kwargs", {})
-        return bool(given.get("right")) or given.get("side") == "right"
-
-    return reference.base in BUCKETS and right(reference) != right(target)
 
 
 def _decides_of(programs: Programs, side: str, call: int, ran: Ran) -> Array | None:

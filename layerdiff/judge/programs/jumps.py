@@ -16,7 +16,7 @@ from layerdiff.trace.arguments import Arguments
 
 Array = NDArray[Any]
 Ends = tuple[Array, Array]
-BUCKETS: Final = ("bucketize", "searchsorted")
+_BUCKETS: Final = ("bucketize", "searchsorted")
 
 
 def to_jump(operation: Operation, args: Arguments, result: Array) -> tuple[Array, Array] | None:
@@ -28,7 +28,7 @@ def to_jump(operation: Operation, args: Arguments, result: Array) -> tuple[Array
     if not operands or any(operand.dtype.kind not in "fiu" for operand in operands):
         return None
     mode = args.kwargs.get("rounding_mode") or _DIVISIONS.get(operation.base)
-    if operation.base in BUCKETS:
+    if operation.base in _BUCKETS:
         found = _bucket(operation.base, args, result)
     elif mode is not None:
         found = _quotient(args, _ends(_WHOLE[mode], result))
@@ -37,6 +37,16 @@ def to_jump(operation: Operation, args: Arguments, result: Array) -> tuple[Array
     else:
         return None
     return None if found is None or found[0].shape != result.shape else (found[0], np.broadcast_to(np.abs(found[1]), result.shape))
+
+
+def takes_other_ends(reference: Operation, target: Operation) -> bool:
+    """Whether what lies on a border is of the bucket before it in one call, and of the one behind it in the other: then nothing ties."""
+
+    def right(operation: Operation) -> bool:
+        given = (operation.picture or {}).get("kwargs", {})
+        return bool(given.get("right")) or given.get("side") == "right"
+
+    return reference.base in _BUCKETS and right(reference) != right(target)
 
 
 def _ends(of: Callable[[Array], Ends], result: Array) -> Ends:

@@ -17,6 +17,7 @@ from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import allowed_margin, flip_of
 from layerdiff.judge.meaning.precision import ratio_to_spread
+from layerdiff.judge.programs.jumps import takes_other_ends
 from layerdiff.judge.programs.noise import Noise, Rounding
 from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.setting import RATIO
@@ -72,6 +73,8 @@ def decisions(programs: TeamPrograms, rounding: TeamRounding, ours: TeamRan) -> 
         step = programs.steps[programs.partner[at]]
         there = next(iter(step.items()))
         allowed = allowed_margin(rounding.reference[at[0]], decision, ours.operands.get(at), noisy.operands.get(at))
+        if takes_other_ends(decision.operation, programs.runs.target[there[0]].operation(there[1])):
+            decision.margin = np.where(decision.differs, np.inf, decision.margin)
         flip = flip_of(decision, (at[1], there[1]), allowed, wrong=bool(np.any(decision.margin > allowed)))
         yield there, flip if flip.notice else replace(flip, verdict=Verdict.UNEXPLAINED)
 

@@ -29,6 +29,7 @@ from layerdiff.saved.comparison import Comparison
 from layerdiff.sides import Both
 from layerdiff.trace.dtypes import Dtype
 from layerdiff.trace.reader import StoredValue, TraceFile
+from layerdiff.trace.schema import Role
 
 WHOLE: Final = 1 << 24
 """Elements: a value of up to as many is read whole, a larger one every k-th row."""
@@ -253,7 +254,9 @@ def _what_both_have(traces: Traces, comparison: Comparison, pair: int, values: B
     files = Both(*(tuple(traces.files(comparison, name)) for name in ("reference", "target")))
     row = int(comparison.pairs["site"][pair])
     numbers = int(comparison.sites["target_file"][row]), int(comparison.sites["target_call"][row])
-    forms = forms_of_steps(comparison.sites, comparison.pairs, files, fillings, [pair]).at(*numbers)
+    turned = any(notice.kind == "layout-turned" for notice in comparison.notices)  # another value than this one may have told it
+    told = np.flatnonzero(comparison.pairs["role"] != Role.WEIGHT).tolist() if turned else [pair]
+    forms = forms_of_steps(comparison.sites, comparison.pairs, files, fillings, told).at(*numbers)
     if not forms.common(*shapes):
         raise next(_another(file, name) for file, value, name in _named(values) if file.shape(value) != shape)
     for file, value, name in _named(values):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -111,6 +111,9 @@ def _readings(value: PlacedValue, ours: Sequence[_Part], theirs: Sequence[_Part]
     if len(ours) == 1:
         whole = kept(*ours[0])
         known = _placement(value) or infer(whole.numbers, [part.numbers for part in held], None)
+        form = held[0].bits.shape
+        if known.kind in ("replicated", "partial") and known.dim < 0 and not known.turned and form != whole.bits.shape:
+            known = replace(known, form=form)
         if known.name == value.name:
             yield known, whole, held
             yield known, _counted(known, whole, held), held

@@ -156,6 +156,15 @@ def test_what_one_run_alone_has_is_compared_with_nothing(tmp_path: Path, operato
     assert "input-differs" not in {notice.kind for notice in comparison.notices}
 
 
+def test_a_number_is_named_where_one_run_has_further_tokens(tmp_path: Path) -> None:
+    """With the reference's the target's call makes what the reference makes, of the tokens that both have."""
+    first, second, _ = requests()
+    record_model(tmp_path / "r.h5", [first, second[:14]], alone=True, operators=True)
+    record_engine(tmp_path / "t.h5", requests(), MIXED, faults=("", "epsilon"), operators=True)
+    (origin,) = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins
+    assert ("layers.1.post_attention_layernorm/aten.add.Tensor", "rmsnorm-eps") == (origin.site.partition("#")[0], origin.cause)
+
+
 def test_other_requests_are_not_compared(tmp_path: Path) -> None:
     record_model(tmp_path / "r.h5", requests(), alone=False, operators=False)
     others = [(ids + 1) % 97 for ids in requests()]

@@ -111,7 +111,7 @@ def other_number(programs: Programs, seen: Suspects, passed: Mapping[int, Redone
                 made = programs.run("target", watch=frozenset({call}), pictures=changed, redone=passed).results.get(call, {}).get(position)
             except CannotReplay:
                 continue
-            if made is not None and made.any() and seen.known.reference.has(seen.common(made), call):
+            if made is not None and made.any() and seen.known.reference.has(seen.counted(made), call):
                 there = programs.runs.reference.operation(reference)
                 words = shown(programs.runs.reference, reference)
                 return OtherNumber(

@@ -194,7 +194,7 @@ def _mends(programs: Programs, seen: Suspects, reference: int, target: int, pass
             continue
         tried = True
         right = seen.ours.results[reference]
-        if made.keys() == right.keys() and all(_is_right(seen, seen.common(made[at]), x) for at, x in right.items()):
+        if made.keys() == right.keys() and all(_is_right(seen, seen.counted(made[at]), x) for at, x in right.items()):
             return True
     return False if tried else None
 

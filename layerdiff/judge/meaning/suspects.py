@@ -51,8 +51,8 @@ class Suspects:
     """The first result of the target's that the reference never makes: call and position."""
     other: tuple[int, str] | None
     """The first result of the reference's that the target never makes."""
-    common: Callable[[Array], Array]
-    """A value at the places that both have."""
+    counted: Callable[[Array], Array]
+    """A value that the target's program made at the places that count."""
 
 
 def nearly(figure: float) -> float:
@@ -119,7 +119,12 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
             continue
         if call in cone(programs, "target", cut, held.target - {call}, read.target):  # not only on the way to what is right
             first = call, "out"
-    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, common)
+
+    def counted(x: Array) -> Array:
+        packing, seen = programs.body.forms.packing, common(x)
+        return seen if packing is None else packing.tokens_only(seen, "target")
+
+    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, counted)
 
 
 def _first(known: Equals, theirs: Ran, inside: Set[int], acquitted: Acquitted) -> tuple[int, str] | None:

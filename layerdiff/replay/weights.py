@@ -151,7 +151,7 @@ class Weights:
         run = self._run
         found: dict[int, list[tuple[int, str]]] = {}
         for row in np.flatnonzero(run.file.values.kind != ValueKind.ACTIVATION).tolist():
-            name = run.file.text(int(run.file.values.name[row]))
+            name = run.file.weight_name(row)
             if name is not None:
                 found.setdefault(run.place(row).memory[0], []).append((row, name))
         return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ class Layout:
         order_of_ends: the same as `order` of these alone.
         asked: the same as `order` where the other run has last tokens alone, and `ends_of_both` as `order_of_ends`: of those that both
             have there. Empty where such are looked up in what the other run has of all tokens.
-        pieces: of each step the places of the whole that it has of each request: the request's first, its own first, the one after; and
-            where among the keys of the other run the request begins.
+        pieces: of each step the places of the whole that it has of each request: the request's first, its own first, the one after; where
+            among the keys of the other run the request begins; and how many tokens more it has of the request, which it alone has.
     """
 
     grids: tuple[tuple[int, int], ...]
@@ -36,7 +36,7 @@ class Layout:
     order_of_ends: tuple[int, ...] = ()
     asked: tuple[int, ...] = ()
     ends_of_both: tuple[int, ...] = ()
-    pieces: tuple[tuple[tuple[int, int, int, int], ...], ...] = ()
+    pieces: tuple[tuple[tuple[int, int, int, int, int], ...], ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -57,15 +57,17 @@ class Along:
         axis: the dimension.
         times: requests that lie one after the other along it, each with its own tokens: [2 * 5, 64] and [2 * 7, 64].
         keys: where the last dimension is of all tokens so far, how many each value has of it; the others are filled up to the longest.
+        most: how many the other run has, where these are more: then all are filled up.
     """
 
     axis: int
     times: int = 1
     keys: tuple[int, ...] = ()
+    most: int = 0
 
     def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
         """Several values as one; `fill`: what stands where one has no key."""
-        made = np.concatenate([self._apart(x) for x in _filled_up(parts, self.keys, fill)], self.axis + 1)
+        made = np.concatenate([self._apart(x) for x in _filled_up(parts, self.keys, self.most, fill)], self.axis + 1)
         return np.ascontiguousarray(made.reshape(*made.shape[: self.axis], -1, *made.shape[self.axis + 2 :]))
 
     def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
@@ -80,7 +82,7 @@ class Along:
         """That of the whole."""
         found = list(shapes[-1])
         found[self.axis] = sum(shape[self.axis] for shape in shapes)
-        return (*found[:-1], max(self.keys)) if self.keys else tuple(found)
+        return (*found[:-1], max(self.most, *self.keys)) if self.keys else tuple(found)
 
     def _apart(self, x: Array) -> Array:
         return x.reshape(*x.shape[: self.axis], self.times, x.shape[self.axis] // self.times, *x.shape[self.axis + 1 :])
@@ -94,17 +96,18 @@ class InRow:
         axis: the dimension of tokens.
         batched: whether the first dimension is of requests, [2, 5, 64], or [2, heads, 5, 16].
         order: of the lines of all, one after the other, the one at each place of the whole.
-        keys: as in `Along`.
+        keys, most: as in `Along`.
     """
 
     axis: int
     batched: bool
     order: tuple[int, ...]
     keys: tuple[int, ...] = ()
+    most: int = 0
 
     def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
         """Several values as one; `fill`: what stands where one has no key."""
-        lines = [self._lines(x) for x in _filled_up(parts, self.keys, fill)]
+        lines = [self._lines(x) for x in _filled_up(parts, self.keys, self.most, fill)]
         return np.ascontiguousarray(np.concatenate(lines)[np.array(self.order, np.intp)])
 
     def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
@@ -122,7 +125,7 @@ class InRow:
         """That of the whole."""
         rest = [size for dim, size in enumerate(shapes[-1]) if dim != self.axis and not (self.batched and dim == 0)]
         found = (len(self.order), *rest)
-        return (*found[:-1], max(self.keys)) if self.keys else found
+        return (*found[:-1], max(self.most, *self.keys)) if self.keys else found
 
     def _count(self, shape: Shape) -> int:
         return shape[self.axis] * (shape[0] if self.batched else 1)
@@ -162,19 +165,19 @@ How = Along | InRow
 def in_json(how: How) -> list[Any]:
     """`how` as a list of numbers and lists."""
     own = [how.times] if isinstance(how, Along) else [how.batched, list(how.order)]
-    return [how.axis, list(how.keys), *own]
+    return [how.axis, list(how.keys), how.most, *own]
 
 
 def from_json(picture: Sequence[Any]) -> How:
     """What `in_json` gave."""
-    axis, keys, *own = picture
-    return InRow(axis, own[0], tuple(own[1]), tuple(keys)) if len(own) == 2 else Along(axis, own[0], tuple(keys))
+    axis, keys, most, *own = picture
+    return InRow(axis, own[0], tuple(own[1]), tuple(keys), most) if len(own) == 2 else Along(axis, own[0], tuple(keys), most)
 
 
-def _filled_up(parts: Sequence[Array], keys: Sequence[int], fill: Any) -> Sequence[Array]:
+def _filled_up(parts: Sequence[Array], keys: Sequence[int], most: int, fill: Any) -> Sequence[Array]:
     if not keys:
         return parts
-    most = max(keys)
+    most = max(most, *keys)
     return [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])], constant_values=fill) for x in parts]
 
 
@@ -195,6 +198,14 @@ class Way:
     shape: Shape
     along: How | None = None
     grown: bool = False
+
+    def filled_up(self, others: Collection[Shape]) -> Way:
+        """The same with as many keys as the other run has, which has one of these shapes."""
+        shape, along = self.shape, self.along
+        most = max((other[-1] for other in others if len(other) == len(shape) and other[1:-1] == shape[1:-1]), default=0)
+        if along is None or not along.keys or most <= shape[-1] or shape in others:
+            return self
+        return replace(self, shape=(*shape[:-1], most), along=replace(along, most=most))
 
 
 def ways(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
@@ -235,6 +246,8 @@ def _in_row(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
     tried = [(*way, order) for order in (layout.order, layout.asked) for way in lies if order]
     if tuple(shape[0] for shape in shapes) == layout.ends and all(len(shape) < 3 or shape[1:-1] == (1,) for shape in shapes):
         tried += [(0, False, order) for order in (layout.order_of_ends, layout.ends_of_both) if order]
+    elif all(len(shape) == 3 and shape[:2] == (grid[0], end // grid[0]) for (shape, grid), end in zip(both, layout.ends, strict=False)):
+        tried += [(1, True, order) for order in (layout.order_of_ends, layout.ends_of_both) if order]
     for axis, batched, order in dict.fromkeys(tried):
         keys = _keys(shapes, (0, axis) if batched else (axis,))
         if keys is not None:

@@ -301,8 +301,9 @@ class Joining:
             return None
         fitting, expected = list(ways(shapes, self._now.layout)), self._now.expected.get(spot, ())
         chosen = next((way for way in fitting if way.shape in expected), next(iter(fitting), None))
-        if chosen is not None and chosen.along is not None:
-            return self._whole(tuple(values), chosen.along)
+        filled = None if chosen is None else chosen.filled_up(expected).along
+        if filled is not None:
+            return self._whole(tuple(values), filled)
         if chosen is None or alone:
             return values[0] if alone else None
         first, last = values[0], values[-1]

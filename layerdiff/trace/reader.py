@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype, dtype_named
 from layerdiff.trace.elsewhere import Elsewhere, WeightSource
 from layerdiff.trace.places import Place, Places
-from layerdiff.trace.schema import FORMAT, VERSION, Known, Statistics, Storage
+from layerdiff.trace.schema import FORMAT, VERSION, Known, Role, Statistics, Storage
 
 _WITH_BYTES = (Storage.DATASET, Storage.SLAB, Storage.VIEW, Storage.PATCHED)
 _STORED = (Storage.DATASET, Storage.SLAB)
@@ -48,6 +50,7 @@ class TraceFile:
     def __init__(self, path: Path, weights: WeightSource | None = None) -> None:
         """`weights`: who has the bytes of weights that the trace has none of."""
         self.path = path
+        self._main_root: int | None = None
         self._file = open_file(path)
         self._check_version()
         self.meta: dict[str, Any] = self._read_meta()
@@ -134,7 +137,7 @@ class TraceFile:
         path = self.text(int(self.calls.module[call])) or ""
         root = int(self.calls.root[call])
         names = self.root_names
-        if len(names) > 1 and 0 <= root < len(names):
+        if len(names) > 1 and 0 <= root < len(names) and root != self._main_root:
             path = f"{names[root]}.{path}" if path else names[root]
         operator = self.text(int(self.calls.operator[call]))
         return path if operator is None else f"{path}/{operator}#{int(self.calls.number[call])}"
@@ -159,6 +162,33 @@ class TraceFile:
             fallback = "model" if i == 0 else f"model_{i}"
             names.append(name if isinstance(name, str) and name and name not in names else fallback)
         return names
+
+    def weight_name(self, value: int) -> str | None:
+        """The name of a parameter or buffer; with several roots, led by the name of one that reads it, as sites are. None for none."""
+        name, names = self.text(int(self.values.name[value])), self.root_names
+        if name is None or len(names) < 2:
+            return name
+        root = self._roots_of_weights.get(value, -1)
+        return f"{names[root]}.{name}" if 0 <= root < len(names) and root != self._main_root else name
+
+    @cached_property
+    def _roots_of_weights(self) -> dict[int, int]:
+        """By weight a root that reads it: the main one, if that does."""
+        edges = self.edges
+        rows = np.flatnonzero(np.asarray(edges.role) == Role.WEIGHT)
+        both = zip(np.asarray(edges.value)[rows].tolist(), np.asarray(self.calls.root)[np.asarray(edges.call)[rows]].tolist(), strict=True)
+        found: dict[int, int] = {}
+        for value, root in both:
+            if root == self._main_root or value not in found:
+                found[value] = root
+        return found
+
+    def with_main_root(self, root: int) -> TraceFile:
+        """The file with the sites of one of its roots called as if that were the only one."""
+        file = copy(self)
+        file._main_root = root
+        file.__dict__.pop("_roots_of_weights", None)
+        return file
 
     def edges_of(self, call: int) -> Iterator[Edge]:
         """The values of a call: inputs, outputs and weights, as recorded."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 import pytest
 
 from layerdiff.judge.meaning.equals import Equals
-from layerdiff.judge.programs.of_step import Part, parts_of_step
+from layerdiff.judge.programs.of_step import Part, parts_of_step, without_own
 from layerdiff.judge.programs.together import Together
 from layerdiff.trace.along import InRow, Layout, Shape
 
 # requests of 3 and 5 tokens: the first, the second with 2 before, and the rest of it; in the second step one place is of neither
 GRIDS = ((1, 3), (1, 3), (1, 3))
 ORDER = (0, 1, 2, 3, 4, 6, 7, 8)
-ROW = Layout(GRIDS, ORDER, (1, 1, 1), (0, 2), pieces=(((0, 0, 3, 0),), ((3, 3, 5, 0),), ((3, 5, 8, 0),)))
+ROW = Layout(GRIDS, ORDER, (1, 1, 1), (0, 2), pieces=(((0, 0, 3, 0, 0),), ((3, 3, 5, 0, 1),), ((3, 5, 8, 0, 0),)))
 BATCH = Layout(((2, 2), (2, 3)))
 
 
@@ -59,6 +59,12 @@ class Steps:
 
     def piece_of(self, call: int) -> int:
         return 2
+
+    def is_alone(self, piece: int) -> bool:
+        return False
+
+    def without_own(self, value: np.ndarray, piece: int) -> Iterator[np.ndarray]:
+        return (value[part] for part in without_own(ROW, value.shape, piece))
 
     def parts(self, shape: Shape, piece: int, size: int) -> Sequence[Part]:
         return [part for part in parts_of_step(ROW, shape, piece) if part.size(shape) == size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def batch(*requests: list[int], before: int = 0, left: bool = False) -> Given:
 
 def together(ours: Sequence[Given], theirs: Sequence[Given]) -> list[Batches]:
     """The groups, each with all its tokens where they should be."""
-    found = in_batches(Both(ours, theirs))
+    found = in_batches([Both(ours, theirs)])
     for one in found:
         ids = []
         for steps, chosen, tokens, layout in zip(Both(ours, theirs), one.steps, one.tokens, one.layouts, strict=True):
@@ -167,8 +168,60 @@ def test_a_row_without_positions_is_told_by_its_tokens() -> None:
     assert [len(one.at) for one in where_they_are(known, plain)[0]] == [6, 4, 5]
 
 
+D, E = [7, 7, 3, 1, 8, 2, 5, 9], [4, 4, 6, 8, 1, 3]
+DRAFTED = [row(([*D[:4], 50], 0, 5)), row(([*D[:5], 51, 52], 4, 7)), row(([*D, 53], 5, 9))]
+
+
+def test_tokens_that_are_taken_back_are_none_of_a_request() -> None:
+    """The first step tries 50, the second 51 and 52, the third 53."""
+    plain = [row((D, 0, 3)), *(row((D, at, at + 1)) for at in range(3, 8))]
+    for ours, theirs in ((plain, DRAFTED), (DRAFTED, plain)):
+        (found,) = together(ours, theirs)
+        assert (1, (), 4) == (found.requests, found.parted, max(found.alone))
+    (found,) = together(DRAFTED, [row(([*D[:3], 60, 61], 0, 5)), row(([*D[:6], 62], 3, 7)), row((D, 6, 8))])
+    assert not found.parted
+
+
+def test_what_is_taken_back_may_be_right_and_be_given_again() -> None:
+    theirs = [row((D, 0, 6)), row((D, 4, 7)), row((D, 7, 8))]
+    (found,) = together([row((D, 0, 5)), row((D, 5, 8))], theirs)
+    assert found.alone == Both(0, 2)
+    assert found.tokens.target.numbers.tolist()[:8] == list(range(8))
+    assert (((0, 0, 4, 0, 2),), ((0, 4, 7, 0, 0),), ((0, 7, 8, 0, 0),)) == found.layouts.target.pieces
+
+
+def test_requests_of_a_row_that_try_tokens_are_told_by_the_other_run() -> None:
+    """The draft of D ends where a token of E would come, and is the one that E goes on with."""
+    ours = [row((D, 0, 8)), row((E, 0, 6))]
+    theirs = [row((D, 0, 3), (E, 0, 4)), row(([*D[:4], E[4]], 3, 5), ([*E[:5], 70], 4, 6)), row((D, 4, 8), (E, 5, 6))]
+    (found,) = together(ours, theirs)
+    assert (2, (), Both(0, 2)) == (found.requests, found.parted, found.alone)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_draft_that_is_kept_and_that_the_other_run_has_not_parts_them(kept: int) -> None:
+    """D goes on with 3 for 8 after four tokens, as a draft has it."""
+    other = [*D[:4], 3, 6, 6, 6]
+    theirs = [
+        row((D, 0, 4)) if kept == 1 else row((other, 0, 4 + kept)),
+        row((other, 3 + kept, 6 + kept)),
+        row((other, 5 + kept, 6 + kept)),
+    ]
+    ours = [row((D, 0, 3)), *(row((D, at, at + 1)) for at in range(3, 8))]
+    for one, two, tokens in ((ours, theirs, Both(8, 3)), (theirs, ours, Both(3, 8))):
+        (found,) = together(one, two)
+        assert (Parted(3, 4, tokens),) == found.parted
+
+
+def test_results_are_those_of_all_that_is_tried() -> None:
+    steps = [replace(DRAFTED[0], results=2), DRAFTED[1], replace(DRAFTED[2], results=4)]
+    (found,) = in_batches([Both([replace(row((D, 0, 8)), results=1)], steps)])
+    assert found.layouts.target.ends == (2, 3, 4)
+    assert sorted(found.tokens.target.ends.tolist()) == [-1, -1, -1, -1, 3, 4, 5, 6, 7]
+
+
 def test_what_a_run_warms_up_with_is_left_out() -> None:
     """The first piece of a batch ran once before; nothing tells positions."""
     steps = [Given(np.array([ids]), np.ones((1, 4), bool), None, None) for ids in (A[:4], A[:4], C[:4])]
-    (one,) = in_batches(Both([batch(A[:4], C[:4])], steps))
+    (one,) = in_batches([Both([batch(A[:4], C[:4])], steps)])
     assert (one.steps.target, one.alone.target) == ((1, 2), 0)

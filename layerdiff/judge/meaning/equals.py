@@ -82,9 +82,16 @@ class Equals:
         known = self._known.get(value.size, self._nothing)
         if any(known.index(signature) is not None for _, signature in forms) or self._has_columns(value):
             return True
-        if piece < 0:
+        if piece < 0 or self._pieces is None:
             return any(self._has_parts(form, signature) for form, signature in forms)
-        return value.size > 0 and any(self._of_step(piece, value.size).index(signature) is not None for _, signature in forms)
+        if not value.size or self._pieces.is_alone(piece):
+            return value.size > 0
+        counted = [own for part in self._pieces.without_own(value, piece) for own in self._signatures.forms(part)]
+        return any(
+            self._known.get(form.size, self._nothing).index(signature) is not None
+            or self._of_step(piece, form.size).index(signature) is not None
+            for form, signature in (*forms, *counted)
+        )
 
     def _of_step(self, piece: int, size: int) -> Known:
         """What the step of that number may have of them, of that size."""

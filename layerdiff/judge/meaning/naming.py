@@ -162,7 +162,7 @@ def _has_other_scalars(programs: Programs, wiring: Wiring, reference: int, targe
     if wiring.scalars.reference.get(reference) == wiring.scalars.target.get(target):
         return False
     together = programs.together
-    return not together.reference.has_own_sizes(reference) and not together.target.has_own_sizes(target)
+    return not together.reference.counts_a_step(reference) and not together.target.counts_a_step(target)
 
 
 def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: Set[int]) -> tuple[int, int] | None:

@@ -116,7 +116,7 @@ def _weights_of_size(region: Region, size: int) -> Iterator[Array]:
     """The weights of the reference's alone that have so many elements."""
     run = region.setting.runs.reference
     for row in range(len(run.file.values)):
-        own = run.file.text(int(run.file.values.name[row])) in region.stored.own_weights.reference
+        own = run.file.weight_name(row) in region.stored.own_weights.reference
         if own and math.prod(run.file.shape(row)) == size:
             yield region.setting.contents(run, row)
 

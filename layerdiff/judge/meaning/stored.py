@@ -62,9 +62,7 @@ class Stored(Incoming):
     def is_real(self, name: str) -> bool:
         """Whether the target's weight of that name holds floats."""
         run = self._runs.target
-        return any(
-            run.file.text(int(run.file.values.name[row])) == name and _kind(run, row) == "float" for row in range(len(run.file.values))
-        )
+        return any(run.file.weight_name(row) == name and _kind(run, row) == "float" for row in range(len(run.file.values)))
 
     def scale(self, name: str | None, by: float | Array = 1.0) -> None:
         """Multiply the target's weight of that name, by a number or element by element; None for none."""
@@ -136,7 +134,7 @@ def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:
     """The numbers of elements of a run's float matrices of these names."""
     found = set()
     for row in range(len(run.file.values)):
-        name = run.file.text(int(run.file.values.name[row]))
+        name = run.file.weight_name(row)
         if name in names and len(run.file.shape(row)) >= 2 and _kind(run, row) == "float":
             found.add(int(np.prod(run.file.shape(row))))
     return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.forms import without_ones
@@ -64,8 +65,8 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
     """The calls to suspect where two programs part at a cut by `figure`; those that are `acquitted` only where nothing else is left."""
     near = nearly(figure)
     tokens = tokens_of(programs.runs, programs.body) or ()
-    common = what_both_have(ours, theirs)
-    ours, theirs = _plain(programs, _of_both(ours, common), _of_both(theirs, common))
+    common = _what_both_have(programs, ours, theirs)
+    ours, theirs = (_of_both(ran, common) for ran in _plain(programs, ours, theirs))
     pieces = Both(programs.together.target, programs.together.reference)
     signatures = Signatures(tokens)
     known = Both(
@@ -121,8 +122,8 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
             first = call, "out"
 
     def counted(x: Array) -> Array:
-        packing, seen = programs.body.forms.packing, common(x)
-        return seen if packing is None else packing.tokens_only(seen, "target")
+        packing = programs.body.forms.packing
+        return common(x if packing is None else packing.tokens_only(x, "target"))
 
     return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, counted)
 
@@ -179,16 +180,19 @@ def _plain(programs: Programs, ours: Ran, theirs: Ran) -> Both[Ran]:
     return Both(plain("reference", "target"), plain("target", "reference"))
 
 
-def what_both_have(*rans: Ran) -> Callable[[Array], Array]:
-    """What takes from a value what a piece of one run has not: scores of tokens that were not there yet."""
-    blocks = {
-        (ran.results[call][at].shape, block) for ran in rans for call, block in ran.lacking.items() for at in ran.results.get(call, {})
-    }
+def _what_both_have(programs: Programs, ours: Ran, theirs: Ran) -> Callable[[Array], Array]:
+    """What takes from a value, at the places that count, what a piece of one run has not: scores of tokens that were not there yet."""
+    packing, seen = programs.body.forms.packing, list[NDArray[np.bool_]]()
+    for side, ran in (("reference", ours), ("target", theirs)):
+        blocks = {(ran.results[call][at].shape, block) for call, block in ran.lacking.items() for at in ran.results.get(call, {})}
+        for shape, block in blocks:
+            places = block.seen(shape)
+            seen.append(places if packing is None else packing.tokens_only(places, side))
 
     def common(x: Array) -> Array:
-        for shape, block in blocks:
-            if without_ones(x.shape) == without_ones(shape):
-                x = block.seen(x.reshape(shape)).reshape(x.shape)
+        for places in seen:
+            if without_ones(x.shape) == without_ones(places.shape):
+                x = np.where(places.reshape(x.shape), x, np.zeros((), x.dtype))
         return x
 
     return common
@@ -226,7 +230,7 @@ def _says_nothing(programs: Programs, calls: Set[int], ran: Ran) -> set[int]:
         name = operation.base
         alone = not operation.inputs or name.endswith("_like") or name.startswith("new_")
         one = alone and all(made.size and (made == made.flat[0]).all() for made in ran.results.get(call, {}).values())
-        counts = not operation.inputs and (len(together.calls(call)) > 1 or together.piece_of(call) >= 0)
+        counts = not operation.inputs and together.counts_a_step(call)
         if one or counts or name in COPIES or (name in _WRITES and call not in partnered):
             found.add(call)
     return found

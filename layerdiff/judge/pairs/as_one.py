@@ -25,6 +25,7 @@ from layerdiff.judge.pairs.in_chunks import (
     told,
     without_refused,
 )
+from layerdiff.judge.pairs.main_root import named_alike
 from layerdiff.sides import Both
 from layerdiff.trace.joining import Chunks
 from layerdiff.trace.reader import Trace, TraceFile
@@ -36,7 +37,7 @@ def as_compared(traces: Both[Trace]) -> tuple[Both[Trace], tuple[Steps, ...]]:
     """Both runs, with steps as one where they had their tokens in other pieces, and which these are."""
     files = traces.map(lambda trace: trace.files)
     if len(files.reference) == len(files.target) == 1:
-        one, found = in_chunks(files.map(lambda own: own[0]))
+        one, found = in_chunks(named_alike(files.map(lambda own: own[0])))
         made: Both[tuple[TraceFile, ...]] = one.map(lambda file: (file,))
     elif is_ranked(traces):
         made, found = _of_ranks(files)

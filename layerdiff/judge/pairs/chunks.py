@@ -31,7 +31,7 @@ def names_of_chunks(file: TraceFile, known: KnownWeights, roots: Collection[str]
     a module of its own: `layers.0` of a chunk as `model.layers.4`. `roots`: the reference's, which are no chunks: an encoder and a decoder.
     """
     found: dict[str, Callable[[str], str]] = {}
-    found_roots = _weights_of_roots(file)
+    found_roots = weights_of_roots(file)
     alone = len(found_roots) == 1
     if not alone and found_roots.keys() & set(roots):
         return found
@@ -83,7 +83,7 @@ def _renamed(root: str, head: str, steps: Iterable[Callable[[str], str]]) -> Cal
     return site
 
 
-def _weights_of_roots(file: TraceFile) -> dict[str, dict[str, int]]:
+def weights_of_roots(file: TraceFile) -> dict[str, dict[str, int]]:
     """By the name of a root the value of each weight that is read in it, by its name there."""
     calls, edges = calls_of(file), file.edges
     root_of: list[str] = []

@@ -9,7 +9,7 @@ beyond the end of a request, or requests that others sent, is compared with noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -17,6 +17,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.pairs.ends import Piece, behind, ends_of_steps
 from layerdiff.judge.pairs.requests import Given, Request, requests_of, where_they_are, without_beginnings
 from layerdiff.sides import Both
 from layerdiff.trace.along import Layout
@@ -59,11 +60,29 @@ class Batches:
     begun: Both[bool] = Both(False, False)
 
 
-def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: bool = False) -> list[Batches]:
+def in_batches(readings: Iterable[Both[Sequence[Given]]], *, rows: bool = False, other_form: bool = False) -> list[Batches]:
     """The steps that are one; none where each step has what one step of the other run has, in their order.
 
-    `rows`: each run's as a row of the tokens that both have, and of no others. `other_form`: of steps too that go together as they are.
+    `readings`: what the steps of both may be given, likely ones first. Positions may be wrong: another is taken where all tokens of one run
+    are in the other, too. `rows`: each run's as a row of the tokens that both have, and of no others. `other_form`: of steps too that go
+    together as they are.
     """
+    best: tuple[Both[Sequence[Given]], Both[list[Request]]] | None = None
+    most = -1
+    for steps in readings:
+        for both in _requests_of_both(steps):
+            count = _paired(both) if _one_has_all(steps, both) else 0
+            if count > most:
+                best, most = (steps, both), count
+        if most == min(sum(int(np.count_nonzero(step.counts)) for step in own) for own in steps):
+            break
+    if best is None:
+        return []
+    return [] if not other_form and _may_be_as_they_are(*best) else _grouped(*best, rows=rows)
+
+
+def _requests_of_both(steps: Both[Sequence[Given]]) -> Iterator[Both[list[Request]]]:
+    """The requests of both runs, each with the same one of the other: those that one run tells alone, as far as the other has them."""
     for known, other in (("reference", "target"), ("target", "reference")):
         requests = requests_of(getattr(steps, known))
         if not requests:
@@ -73,17 +92,17 @@ def in_batches(steps: Both[Sequence[Given]], *, rows: bool = False, other_form: 
         for one, whole in zip(found, requests, strict=True) if lost else ():
             one.lacks = one.then is None and len(one.ids) < len(whole.ids)
         both = Both(requests, found) if known == "reference" else Both(found, requests)
-        if _tells(requests) and (_are_prompts(both) or any(map(_has_all, steps, both, (both.target, both.reference)))):
-            return [] if not other_form and _may_be_as_they_are(steps, both) else _grouped(steps, both, rows=rows)
-    return []
+        if _tells(requests) and (_are_prompts(both) or _one_has_all(steps, both)):
+            yield both
 
 
 def _may_be_as_they_are(steps: Both[Sequence[Given]], both: Both[list[Request]]) -> bool:
     """Whether each step has what one of the other run's has, in order; or is as large, and several requests may have changed places."""
     if any(one.begins for own in both for one in own):
         return False
-    each = zip(*both, strict=True)
-    if all(here == there for ours, theirs in each for (here, _), (there, _) in zip(ours.at, theirs.at, strict=False)):
+    each = list(zip(*both, strict=True))
+    common = {(here, there) for ours, theirs in each for (here, _), (there, _) in zip(ours.at, theirs.at, strict=False)}
+    if all(here == there and steps.reference[here].ids.shape == steps.target[there].ids.shape for here, there in common):
         return True
     sizes = steps.map(lambda every: [step.ids.shape for step in every])
     if sizes.reference != sizes.target:
@@ -94,8 +113,11 @@ def _may_be_as_they_are(steps: Both[Sequence[Given]], both: Both[list[Request]])
 
 def _are_prompts(both: Both[list[Request]]) -> bool:
     """Whether all requests are the same as far as they are prompts."""
-    each = zip(*both, strict=True)
-    return all(min(len(ours.ids), len(theirs.ids)) >= max(ours.prompt, theirs.prompt) for ours, theirs in each)
+    for ours, theirs in zip(*both, strict=True):
+        known = [one.prompt for one in (ours, theirs) if one.prompt is not None]
+        if min(len(ours.ids), len(theirs.ids)) < min(known, default=max(len(ours.ids), len(theirs.ids))):
+            return False
+    return True
 
 
 def _tells(requests: Sequence[Request]) -> bool:
@@ -105,10 +127,14 @@ def _tells(requests: Sequence[Request]) -> bool:
     return every.size >= _FEWEST and not counts and bool(np.any(every != every[0]))
 
 
-def _has_all(steps: Sequence[Given], own: Sequence[Request], other: Sequence[Request]) -> bool:
+def _one_has_all(steps: Both[Sequence[Given]], both: Both[list[Request]]) -> bool:
     """Whether all tokens that the steps of one run have are tokens of the other, too."""
-    count = sum(min(len(one.ids), len(there.ids)) for one, there in zip(own, other, strict=True))
-    return count == sum(int(np.count_nonzero(step.counts)) for step in steps)
+    return any(_paired(both) == sum(int(np.count_nonzero(step.counts)) for step in own) for own in steps)
+
+
+def _paired(both: Both[list[Request]]) -> int:
+    """How many tokens are in both runs."""
+    return sum(min(len(ours.ids), len(theirs.ids)) for ours, theirs in zip(*both, strict=True))
 
 
 def _grouped(steps: Both[Sequence[Given]], both: Both[list[Request]], *, rows: bool = False) -> list[Batches]:
@@ -211,20 +237,24 @@ def _of_side(
     grids = tuple((steps[step].ids.shape[0], steps[step].ids.shape[1]) for step in chosen)
     numbers = {step: np.full(requests * width, -1, np.int64) for step, (requests, width) in zip(chosen, grids, strict=True)}
     pieces: dict[int, list[tuple[int, int, int, int]]] = {step: [] for step in chosen}
-    last: dict[int, list[int]] = {step: [] for step in chosen}
+    places: dict[int, list[Piece]] = {step: [] for step in chosen}
     token = 0
     for request, column, count in zip(requests, columns, counts, strict=True):
         begin = token
         for step, piece in groupby(request.at[:count], key=itemgetter(0)):
-            places = [place for _, place in piece]
-            numbers[step][places] = np.arange(token, token + len(places))
-            pieces[step].append((begin, token, token + len(places), column))
-            last[step].append(places[-1])
-            token += len(places)
+            own = [place for _, place in piece]
+            numbers[step][own] = np.arange(token, token + len(own))
+            pieces[step].append((begin, token, token + len(own), column))
+            places[step].append(Piece(own[0], own[-1], request.prompt is not None and token - begin >= request.prompt))
+            token += len(own)
     counted = sum(int(np.count_nonzero(steps[step].counts)) for step in chosen)
-    ends = [numbers[step][_ends(steps[step], last[step])] for step in chosen]
+    given = [(steps[step], places[step]) for step in chosen]
+    ends = [numbers[step][own] for step, own in zip(chosen, ends_of_steps(given), strict=True)]
     every, ended = np.concatenate(list(numbers.values())), np.concatenate(ends)
-    in_pieces = tuple(map(tuple, pieces.values()))
+    in_pieces = tuple(
+        tuple((*piece, own) for piece, own in zip(of_step, behind(*both), strict=True))
+        for of_step, both in zip(pieces.values(), given, strict=True)
+    )
     if len(chosen) == 1 and not any(one.begins for one in requests):
         return Tokens(grids[0], every, ended), Layout(grids, pieces=in_pieces), counted - token
     order, order_of_ends = _in_order(every), _in_order(ended)
@@ -235,14 +265,3 @@ def _of_side(
 def _in_order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places of the tokens that both runs have, in order, and then all others."""
     return np.argsort(np.where(numbers < 0, np.iinfo(np.int64).max, numbers), kind="stable")
-
-
-def _ends(step: Given, last: Sequence[int]) -> list[int]:
-    """The last place of each request in a step; in a row also where pieces end that the other run has nothing of."""
-    width = step.ids.shape[1]
-    if not step.is_row:
-        places = [np.flatnonzero(counts) for counts in step.counts]
-        return [row * width + (int(own[-1]) if own.size else width - 1) for row, own in enumerate(places)]
-    firsts = step.firsts(0)
-    cut = set() if firsts is None else set(np.flatnonzero(np.diff(firsts) != 1).tolist())
-    return sorted(cut | set(last) | {width - 1})

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
-from layerdiff.judge.pairs.cached import cached, handed_before
+from layerdiff.judge.pairs.cached import handed_before
+from layerdiff.judge.pairs.given import LONGEST, given_to
 from layerdiff.judge.pairs.in_batches import Batches, Parted, in_batches
 from layerdiff.judge.pairs.not_together import no_last_tokens, rows_in_another_order, spots
 from layerdiff.judge.pairs.pairing import input_shapes
@@ -30,10 +31,6 @@ from layerdiff.trace.schema import CallKind, Role
 from layerdiff.trace.tokens import Tokens
 
 Array = NDArray[Any]
-_LONGEST: Final = 1 << 24
-"""Bytes of ids that are read."""
-_MOST_POSITIONS: Final = 4
-"""Inputs that are tried as positions."""
 _MOST_STARTS: Final = 1 << 16
 """Pairs of steps that are tried as the first of chunks, the last ones first."""
 
@@ -220,63 +217,9 @@ def _is_all(steps: Both[list[_Step]], groups: Sequence[Both[list[_Step]]], *, ro
 
 def _batches(files: Both[TraceFile], steps: Both[list[_Step]], *, rows: bool) -> list[Batches]:
     """Steps that have requests in other batches, by whichever inputs may be positions."""
-    given = Both(*(list(_given(file, own)) for file, own in zip(files, steps, strict=True)))
-    best: list[Batches] = []
-    least = 0
-    other_form = rows and steps.reference[0].is_row != steps.target[0].is_row
-    for ours, theirs in product(given.reference, given.target):
-        found = in_batches(Both(ours, theirs), rows=rows, other_form=other_form)
-        alone = sum(sum(one.alone) for one in found)
-        if found and (not best or alone < least):  # positions may be wrong: the tokens tell
-            best, least = found, alone
-        if best and not least:
-            break
-    return best
-
-
-def _given(file: TraceFile, steps: Sequence[_Step]) -> Iterator[list[Given]]:
-    """What the steps of a run are given, by whichever input may be positions; without any at last."""
-    inputs = [{edge.position: edge.value for edge in file.edges_of(step.call) if edge.role == Role.INPUT} for step in steps]
-    masks = [_read(file, own.get(next((at for at in own if at.endswith("attention_mask")), ""))) for own in inputs]
-    common = set(inputs[0]).intersection(*inputs)
-    likely = sorted(common, key=lambda position: ("position_ids" not in position, "position" not in position, position))
-    for position in [*[one for one in likely if all(_kind(file, own[one]) == "integer" for own in inputs)][:_MOST_POSITIONS], ""]:
-        counted = [_read(file, own.get(position)) for own in inputs]
-        made = [_as_given(step.tokens, mask, x) for step, mask, x in zip(steps, masks, counted, strict=True)]
-        if all(one is not None for one in made) and (not position or any(one is not None and one.positions is not None for one in made)):
-            yield [one for one in made if one is not None]
-    plain = [_as_given(step.tokens, mask, None) for step, mask in zip(steps, masks, strict=True)]
-    for sizes in cached(file, [step.call for step in steps], [len(step.tokens) for step in steps]):
-        both = zip(plain, sizes, strict=True)
-        yield [one if one.before is not None else replace(one, before=np.full(len(one.ids), n)) for one, n in both if one is not None]
-
-
-def _as_given(ids: Array, mask: Array | None, positions: Array | None) -> Given | None:
-    """None where the positions are none of these tokens."""
-    if mask is not None and (mask.ndim != 2 or len(mask) != len(ids) or mask.shape[1] < ids.shape[1]):
-        mask = None
-    if positions is not None:
-        if (
-            positions.shape[-1:] != ids.shape[1:]
-            or positions.size not in (ids.size, ids.shape[1])
-            or np.array_equal(positions.reshape(-1), ids.reshape(-1))
-        ):
-            return None
-        positions = np.broadcast_to(positions.reshape(-1, ids.shape[1]), ids.shape)
-    if mask is None:
-        return Given(ids, np.ones(ids.shape, bool), None, positions)
-    seen = np.count_nonzero(mask[:, : mask.shape[1] - ids.shape[1]], axis=1)
-    return Given(ids, mask[:, mask.shape[1] - ids.shape[1] :] != 0, seen, positions)
-
-
-def _read(file: TraceFile, value: int | None) -> Array | None:
-    """A value of whole numbers; None of another, and of one that was not kept."""
-    if value is None or _kind(file, value) not in ("integer", "boolean") or int(file.values.nbytes[value]) > _LONGEST:
-        return None
-    try:
-        return file.read(value).astype(np.int64)
-    except TraceError:
-        return None
+    given = Both(*(list(given_to(file, [(step.call, step.tokens) for step in own])) for file, own in zip(files, steps, strict=True)))
+    readings: Iterator[Both[Sequence[Given]]] = (Both(ours, theirs) for ours, theirs in product(given.reference, given.target))
+    return in_batches(readings, rows=rows, other_form=rows and steps.reference[0].is_row != steps.target[0].is_row)
 
 
 def _in_row(files: Both[TraceFile], one: Told, batches: Batches) -> Both[Chunks]:
@@ -288,7 +231,7 @@ def _in_row(files: Both[TraceFile], one: Told, batches: Batches) -> Both[Chunks]
     before = handed_before(files, one.calls, batches)
     each = zip(one.calls, batches.layouts, batches.begun, before, strict=True)
     made = Both(*(Chunks(own, layout, inputs=inputs, tokens=tokens, begun=later, before=held) for own, layout, later, held in each))
-    return _knowing_shapes(files, made) if made.target.layout.asked else made
+    return _knowing_shapes(files, made)
 
 
 def _inputs_of_one(files: Both[TraceFile], steps: Both[list[_Step]]) -> str:
@@ -320,7 +263,7 @@ def steps_of(file: TraceFile, calls: Sequence[int], position: str) -> list[_Step
     found = []
     for call in calls:
         values = [edge.value for edge in file.edges_of(call) if edge.role == Role.INPUT and edge.position == position]
-        if len(values) != 1 or _kind(file, values[0]) != "integer" or int(file.values.nbytes[values[0]]) > _LONGEST:
+        if len(values) != 1 or _kind(file, values[0]) != "integer" or int(file.values.nbytes[values[0]]) > LONGEST:
             return []
         try:
             ids = file.read(values[0])

@@ -231,7 +231,7 @@ def whole_constants(run: Recorded) -> dict[str, int]:
     columns = run.file.values
     found: dict[str, int] = {}
     for row in np.flatnonzero(columns.kind != ValueKind.ACTIVATION).tolist():
-        name = run.file.text(int(columns.name[row]))
+        name = run.file.weight_name(row)
         if name is not None and (name not in found or run.file.has_bytes(row) > run.file.has_bytes(found[name])):
             found[name] = row
     return found

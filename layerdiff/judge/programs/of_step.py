@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,18 @@ def parts_of_step(layout: Layout, shape: Shape, step: int) -> Iterator[Part]:
     yield from _in_row(layout, shape, step) if layout.order else _in_batch(layout, shape, step)
 
 
+def without_own(layout: Layout, shape: Shape, step: int) -> Iterator[tuple[slice, ...]]:
+    """What a value of that shape of a step has of both runs, where it has tokens of a request that its run took back, or alone has."""
+    for begin, first, end, _, own in layout.pieces[step] if layout.order else ():
+        count, before = end - first, first - begin
+        lines: list[int | None] = [None, *(axis for axis, size in enumerate(shape) if size == count + own)]
+        keys: list[int | None] = [None, *(axis for axis, size in enumerate(shape) if size == before + count + own)]
+        for line, key in product(lines, keys) if own else ():
+            if line != key:
+                ends = {line: count, key: before + count}
+                yield tuple(slice(ends.get(axis)) for axis in range(len(shape)))
+
+
 def _in_batch(layout: Layout, shape: Shape, step: int) -> Iterator[Part]:
     count, end = sum(layout.tokens), sum(layout.tokens[: step + 1])
     first = end - layout.tokens[step]
@@ -93,7 +106,7 @@ def _in_row(layout: Layout, shape: Shape, step: int) -> Iterator[Part]:
     for axis in [axis for axis, size in enumerate(shape) if size == len(layout.order)]:
         many = len(shape) > 2
         columns = shape[-1] if axis + 1 < len(shape) else shape[-2] if many else 0
-        for begin, first, end, column in layout.pieces[step]:
+        for begin, first, end, column, _ in layout.pieces[step]:
             yield Part(axis, range(first, end), turned=many)
             if begin < first:
                 yield Part(axis, range(begin, end), turned=many)

@@ -6,7 +6,7 @@ all. The last one does: it has what those before left, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.sequence import align_sequences
-from layerdiff.judge.programs.of_step import Part, parts_of_step
+from layerdiff.judge.programs.of_step import Part, parts_of_step, without_own
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.along import How, Layout, Shape, Way, ways
@@ -44,17 +44,24 @@ class Group:
             return []
         return [way for way in ways(shapes, Layout(layout.grids[-count:])) if way.along is None]
 
+    def own(self) -> list[int]:
+        """Of each call how many tokens its request has last that its run alone has, where it is of one."""
+        pieces = self.chunks.layout.pieces
+        return [of_step[0][-1] if len(of_step) == 1 else 0 for of_step in pieces] if pieces else [0] * len(self.calls)
+
 
 @dataclass(frozen=True)
 class Block:
-    """How a value lies whose pieces have not all keys, and their shapes."""
+    """How a value lies whose pieces have not all keys, their shapes, and of how many keys the other run may have some."""
 
     how: How
     shapes: tuple[Shape, ...]
+    keys: tuple[int, ...]
 
-    def seen(self, whole: Array) -> Array:
-        """A value with 0 where a piece has no key."""
-        return self.how.whole(self.how.parts(whole, self.shapes))
+    def seen(self, shape: Shape) -> NDArray[np.bool_]:
+        """Where a value of that shape has such keys."""
+        parts = self.how.parts(np.ones(shape, np.bool_), self.shapes)
+        return self.how.whole([part[..., :count] for part, count in zip(parts, self.keys, strict=True)])
 
 
 class _Described(NamedTuple):
@@ -154,10 +161,11 @@ class Together:
         """Whether a call is a piece of one, or is one whose values lie otherwise."""
         return call in self._groups
 
-    def has_own_sizes(self, call: int) -> bool:
-        """Whether calls that are one are given other scalars, each those of its step."""
-        pictures = [self._run.operation(one).picture for one in self.calls(call)]
-        return any(one != pictures[0] for one in pictures)
+    def counts_a_step(self, call: int) -> bool:
+        """Whether what a call is given besides values may be sizes of its step: the other pieces have others, or it is given no values."""
+        operations = [self._run.operation(one) for one in self.calls(call)]
+        own = not operations[0].inputs and (len(operations) > 1 or self.piece_of(call) >= 0)
+        return own or any(one.picture != operations[0].picture for one in operations)
 
     def stands(self, call: int) -> bool:
         """Whether a call stands for itself, or for all of its group."""
@@ -167,7 +175,8 @@ class Together:
         """How values of these shapes are one; `like` what the other run has there."""
         fitting, known = group.ways(shapes), self._likely.get(self._run.operation(group.calls[-1]).name, ())
         likely = (way for way in fitting if way.shape in known)
-        return next((way for way in fitting if way.shape == like), next(likely, next(iter(fitting), None)))
+        found = next((way for way in fitting if way.shape == like), next(likely, next(iter(fitting), None)))
+        return found if found is None or like is None else found.filled_up((like,))
 
     def _shapes_at(self, call: int, position: str) -> list[Shape]:
         values = [self._run.operation(one).outputs.get(position) for one in self.calls(call)]
@@ -191,7 +200,9 @@ class Together:
         if way.along is None:
             alike = len(parts) == len(group.chunks.roots) and all(np.array_equal(part, parts[-1]) for part in parts)
             return (parts[-1], None) if way.grown or alike else None
-        return way.along.whole(parts), Block(way.along, tuple(part.shape for part in parts)) if way.along.keys else None
+        shapes = tuple(part.shape for part in parts)
+        keys = tuple(shape[-1] - own for shape, own in zip(shapes, group.own(), strict=True))
+        return way.along.whole(parts), Block(way.along, shapes, keys) if way.along.keys else None
 
     def apart(self, call: int, position: str, whole: Array) -> list[Array]:
         """What calls make together, of each of them; nothing where it does not lie so."""
@@ -216,6 +227,17 @@ class Together:
         each = [self._shapes_at(group.calls[-1], position) for position in self._run.operation(group.calls[-1]).outputs]
         found = [self._way(group, shapes, None) for shapes in each if len(shapes) == len(group.calls)]
         return len(found) == len(each) and all(way is not None and (way.along is not None or way.grown) for way in found)
+
+    def without_own(self, value: Array, piece: int) -> Iterator[Array]:
+        """What a value of a step may have of both runs, where it has tokens, too, that its run alone has."""
+        for layout in (chunks.layout for chunks in self._chunks if piece < len(chunks.layout.grids)):
+            for part in without_own(layout, value.shape, piece):
+                yield value[part]
+
+    def is_alone(self, piece: int) -> bool:
+        """Whether a step has no token that both runs have."""
+        layouts = [chunks.layout for chunks in self._chunks if piece < len(chunks.layout.grids)]
+        return bool(layouts) and all(layout.order and not layout.pieces[piece] for layout in layouts)
 
     def parts(self, shape: Shape, piece: int, size: int) -> Sequence[Part]:
         """What a step may have, of that size, of a value of that shape which the other run makes at once."""

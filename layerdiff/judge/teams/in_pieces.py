@@ -41,9 +41,9 @@ class InPieces:
         """The pieces that a call is one of, the last one of which stands for them; itself alone where it is in none."""
         return self.of[file].calls(call)
 
-    def has_own_sizes(self, file: int, call: int) -> bool:
-        """Whether each piece is given other scalars."""
-        return self.of[file].has_own_sizes(call)
+    def counts_a_step(self, file: int, call: int) -> bool:
+        """As `Together` has it."""
+        return self.of[file].counts_a_step(call)
 
     def put_together(self, results: Results) -> None:
         """What pieces made, as what they made together; where that is not one thing, nothing."""

@@ -107,7 +107,7 @@ def first_other(programs: TeamPrograms, ours: TeamRan, theirs: TeamRan, parted: 
         at = alone if alone in step else next(iter(step))
         texts = shown(programs.runs.target[at], step[at]), shown(run, call)
         static = f"{texts[0]}, reference {texts[1]}" if texts[0] != texts[1] else None
-        if programs.pieces.reference.has_own_sizes(file, call) or programs.pieces.target.has_own_sizes(at, step[at]):
+        if programs.pieces.reference.counts_a_step(file, call) or programs.pieces.target.counts_a_step(at, step[at]):
             static = None
         if not other and any(same is None and _of_its_shape(ours, together, theirs, step, position) for position, same in told.items()):
             likely.append(Named(call, (at, step[at]), static, run.operation(call).base))

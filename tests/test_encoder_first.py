@@ -96,3 +96,30 @@ def epsilon(norm: str) -> Callable[[Translator], object]:
 def test_a_fault_of_the_encoder_or_of_the_decoder_is_found(tmp_path: Path, norm: str, operators: bool, cached: bool) -> None:
     comparison = compared(tmp_path, epsilon(norm), cached=cached, operators=operators)
     assert [f"{norm}/aten.add.Tensor#0" if operators else norm] == [origin.site for origin in comparison.origins]
+
+
+class Whole(Translator):
+    """Calls its encoder where it is not given what that makes."""
+
+    def forward(self, decoder_input_ids: Tensor, ids: Tensor | None = None, encoded: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return super().forward(decoder_input_ids, self.encoder(ids) if encoded is None else encoded)
+
+
+def whole_and_apart(folder: Path, change: Callable[[Translator], object], *, apart: str, operators: bool) -> Comparison:
+    """One of the two runs, `apart`, calls the encoder itself."""
+    for name in ("r.h5", "t.h5"):
+        model = Whole()
+        if name == "t.h5":
+            change(model)
+        with torch.no_grad(), Recorder(folder / name, model, operators=operators):
+            model(decoder_input_ids=TOKENS, **({"encoded": model.encoder(IDS)} if name == apart else {"ids": IDS}))
+    return compare_traces(folder / "r.h5", folder / "t.h5")
+
+
+@pytest.mark.parametrize("operators", [True, False])
+@pytest.mark.parametrize("apart", ["r.h5", "t.h5"])
+def test_an_encoder_that_the_other_run_calls_inside_is_part_of_the_model(tmp_path: Path, apart: str, operators: bool) -> None:
+    comparison = whole_and_apart(tmp_path, lambda model: None, apart=apart, operators=operators)
+    assert OK == code_of(comparison) and not comparison.origins and not comparison.notices, comparison.notices
+    comparison = whole_and_apart(tmp_path, epsilon("encoder.norm"), apart=apart, operators=operators)
+    assert [f"encoder.norm{'/aten.add.Tensor#0' if operators else ''}"] == [origin.site for origin in comparison.origins]

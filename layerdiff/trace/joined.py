@@ -36,7 +36,7 @@ class Joined(TraceFile):
         self.__dict__.update(file.__dict__)
         self.base, self.chunks = file, tuple(chunks)
         made = Joining(file, chunks, refused).tables()
-        self._index = cast(Index, _Index(file, made.texts, made.calls, made.values, made.edges))
+        self._index = cast(Index, MadeIndex(file, made.texts, made.calls, made.values, made.edges))
         self.wholes, self.lasts, self.own, self.pieces, self.roots = made.wholes, made.lasts, made.own, made.pieces, made.roots
         self._moved = made.moved
         self._shapes = {}
@@ -136,7 +136,7 @@ class _Table:
         return self._rows
 
 
-class _Index:
+class MadeIndex:
     """As `columns.Index`."""
 
     def __init__(self, file: TraceFile, texts: Sequence[str], *tables: Mapping[str, Array]) -> None:
@@ -145,10 +145,12 @@ class _Index:
 
     @cached_property
     def edge_start(self) -> NDArray[np.int64]:
+        """As there."""
         start = np.zeros(len(self.calls) + 1, np.int64)
         np.cumsum(np.bincount(self.edges.call, minlength=len(self.calls)), out=start[1:])  # type: ignore[attr-defined]
         return start
 
     @cached_property
     def edge_order(self) -> NDArray[np.int64]:
+        """As there."""
         return np.argsort(self.edges.call, kind="stable").astype(np.int64)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from layerdiff.judge.pairs.aligned import is_ranked
+from layerdiff.judge.pairs.called_before import as_calls_inside
 from layerdiff.judge.pairs.in_chunks import (
     Steps,
     Told,
@@ -37,7 +38,7 @@ def as_compared(traces: Both[Trace]) -> tuple[Both[Trace], tuple[Steps, ...]]:
     """Both runs, with steps as one where they had their tokens in other pieces, and which these are."""
     files = traces.map(lambda trace: trace.files)
     if len(files.reference) == len(files.target) == 1:
-        one, found = in_chunks(named_alike(files.map(lambda own: own[0])))
+        one, found = in_chunks(as_calls_inside(named_alike(files.map(lambda own: own[0]))))
         made: Both[tuple[TraceFile, ...]] = one.map(lambda file: (file,))
     elif is_ranked(traces):
         made, found = _of_ranks(files)

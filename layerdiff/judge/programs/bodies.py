@@ -6,7 +6,7 @@ belong to the body around it, and its own children are looked for there. So ever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerdiff.align.beside import AS_THEY_ARE, Forms, FormsAt, as_they_are
@@ -153,7 +153,7 @@ def interface(runs: Both[Recorded], pair: Pair, forms: Forms) -> Interface | Non
 
 def _paired_values(runs: Both[Recorded], pair: Pair, role: Role, forms: Forms) -> list[tuple[str, Pair]] | None:
     ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
-    found, left, over = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
+    found, left, over = _pairs(runs, ours, theirs, role)
     if left or over:
         return None
     values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
@@ -161,12 +161,25 @@ def _paired_values(runs: Both[Recorded], pair: Pair, role: Role, forms: Forms) -
     return values if same else None
 
 
+def _pairs(
+    runs: Both[Recorded], ours: Sequence[tuple[str, int]], theirs: Sequence[tuple[str, int]], role: Role
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Which of the values of two calls go together, as `pair_positions`."""
+    kinds: Both[Sequence[str]] = Both(*([_kind(run, value) for _, value in own] for run, own in zip(runs, (ours, theirs), strict=True)))
+    return pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs], kinds=kinds)
+
+
+def _kind(run: Recorded, value: int) -> str:
+    dtype = run.file.dtype(value)
+    return "" if dtype is None else dtype.kind
+
+
 def _common(runs: Both[Recorded], pair: Pair, forms: Forms) -> Interface:
     """What a pair of calls has in common, where there is more on one side; of what it returns also what one side filled up."""
 
     def common(role: Role) -> tuple[tuple[str, Pair], ...]:
         ours, theirs = (list(run.edges(call, role).items()) for run, call in zip(runs, pair, strict=True))
-        found, _, _ = pair_positions([(role, position) for position, _ in ours], [(role, position) for position, _ in theirs])
+        found, _, _ = _pairs(runs, ours, theirs, role)
         values = [(theirs[j][0], (ours[i][1], theirs[j][1])) for i, j in found]
         shapes = [(runs.reference.file.shape(r), runs.target.file.shape(t)) for _, (r, t) in values]
         filled = [role == Role.OUTPUT and forms.fillings.common(*both) is not None for both in shapes]

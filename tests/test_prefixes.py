@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,9 +42,9 @@ def record(path: Path, own: Returning, ids: Tensor, pieces: Sequence[int], cache
             begin += count
 
 
-def filled(own: Returning, ids: Tensor) -> Cache:
+def filled(own: Returning, ids: Tensor, size: int) -> Cache:
     """A cache that has the first tokens of a prompt."""
-    cache = Cache()
+    cache = Cache(size)
     with torch.no_grad():
         own(ids[:, :BEFORE], cache)
     return cache
@@ -59,12 +60,19 @@ def compared(
     batch: int = 1,
     held: Tensor | None = None,
     turned: bool = False,
+    size: int = 0,
+    counts: bool = True,
 ) -> Comparison:
-    """A whole prompt in the reference, or, `turned`, in the target; of the other run the beginning is in a cache. `held`: another's."""
+    """A whole prompt in the reference, or, `turned`, in the target; of the other run the beginning is in a cache.
+
+    `held`: another's; `size`: that of the cache; `counts`: whether it counts what it holds in numbers that are recorded.
+    """
     ids = prompt(COUNT, batch)
     for name in ("r.h5", "t.h5"):
         own = model(dtype)
-        cache = filled(own, ids if held is None else held)
+        cache = filled(own, ids if held is None else held, size)
+        if not counts:
+            cache.counts = SimpleNamespace(setdefault=cache.counts.setdefault)  # type: ignore[assignment]
         if name == "t.h5":
             change(own)
         whole = (name == "t.h5") is turned
@@ -83,8 +91,10 @@ def kinds(comparison: Comparison) -> set[str]:
         ((5,), {"dtype": torch.bfloat16, "batch": 2}),
         ((2, 3), {"dtype": torch.bfloat16, "batch": 2}),
         ((5,), {"turned": True}),
+        ((5,), {"size": 16}),
+        ((2, 3), {"size": 16, "turned": True, "counts": False}),
     ],
-    ids=["fp32", "batch", "chunks", "turned"],
+    ids=["fp32", "batch", "chunks", "turned", "static", "static-turned"],
 )
 @OPERATORS
 def test_tokens_in_a_cache_are_no_fault(tmp_path: Path, pieces: tuple[int, ...], options: dict[str, Any], operators: bool) -> None:

@@ -98,8 +98,8 @@ class Packing:
             if self.row:
                 tokens = _tokens_first(x, self.row)
                 return x if tokens is None else self.of_row(tokens.reshape(self.count, *tokens.shape[2:]), tokens.shape[2:])
-            known = x.ndim and self.lines is not None and x.shape[0] == self.count
-            return self.of_row(x, x.shape[1:]) if known else x
+            lead = 0 if self.lines is None else self._lead_of_row(x.shape)
+            return self.of_row(x, x.shape[lead:]) if lead else x
         if self._lead(x.shape):
             return self.of_batch(x)
         if self.row:
@@ -114,9 +114,14 @@ class Packing:
         if side != self.padded:
             if self.row and shape[:2] == self.row:
                 return (self.places.size, *shape[2:])
-            return (self.places.size, *shape[1:]) if shape[:1] == (self.count,) else shape
+            lead = self._lead_of_row(shape)
+            return (self.places.size, *shape[lead:]) if lead else shape
         lead = self._lead(shape)
         return (self.places.size, *shape[lead:]) if lead else shape
+
+    def _lead_of_row(self, shape: Shape) -> int:
+        """The same of the row, which may be a batch of one."""
+        return 1 if shape[:1] == (self.count,) else 2 if shape[:2] == (1, self.count) else 0
 
     def _lead(self, shape: Shape) -> int:
         """How many leading dimensions of a shape are the batch; 0 where none are."""

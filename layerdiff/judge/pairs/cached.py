@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.in_batches import Batches
 from layerdiff.sides import Both
 from layerdiff.trace.along import First, Layout, Shape
@@ -19,6 +20,8 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
 from layerdiff.trace.tokens import Tokens
 
+_MOST_COUNTS: Final = 4
+"""Of a state's numbers."""
 _ENTRY: Final = re.compile(r"^(?:in|out)(?:\.\w+|\[\d+\])((?:\.\w+|\[[^\]]*\]){2,})$")
 
 
@@ -37,6 +40,31 @@ def cached(file: TraceFile, calls: Sequence[int], requests: Sequence[int]) -> It
     dims = {len(shape) for shape in shapes if shape}
     if len(dims) == 1:
         yield from dict.fromkeys(tuple(shape[axis] if shape else 0 for shape in shapes) for axis in range(1, dims.pop()))
+
+
+def counted(file: TraceFile, calls: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """How many tokens steps may have before their own, by what a cache of one size that each is handed counts, or has in it but zeros."""
+    given = [{edge.position: edge.value for edge in file.edges_of(call) if edge.role == Role.INPUT} for call in calls]
+    common = [position for position in given[0] if _entry(position) and all(position in own for own in given)]
+    counts = [position for position in common if all(_is_count(file, own[position]) for own in given)]
+    keys = [position for position in common if position in dict(_state(file, calls[0], Role.INPUT))]
+    try:
+        for position in counts[:_MOST_COUNTS]:
+            yield tuple(int(file.read(own[position]).reshape(-1)[0]) for own in given)
+        for position in keys[:1]:
+            read = [file.read(own[position]) for own in given]
+            for axis in range(1, read[0].ndim):
+                held = [np.any(np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1), axis=1) for x in read]
+                sizes = tuple(int(np.count_nonzero(own)) for own in held)
+                if all(own[:size].all() and size < own.size for own, size in zip(held, sizes, strict=True)):
+                    yield sizes
+    except TraceError:
+        return
+
+
+def _is_count(file: TraceFile, value: int) -> bool:
+    dtype = file.dtype(value)
+    return dtype is not None and dtype.kind == "integer" and file.count(value) == 1
 
 
 def handed_before(files: Both[TraceFile], calls: Both[tuple[int, ...]], batches: Batches) -> Both[dict[str, tuple[int, First]]]:

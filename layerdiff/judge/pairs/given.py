@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.errors import TraceError
-from layerdiff.judge.pairs.cached import cached
+from layerdiff.judge.pairs.cached import cached, counted
 from layerdiff.judge.pairs.requests import Given
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
@@ -31,16 +31,17 @@ def given_to(file: TraceFile, steps: Sequence[tuple[int, Array]]) -> Iterator[li
     common = set(inputs[0]).intersection(*inputs)
     likely = sorted(common, key=lambda position: ("position_ids" not in position, "position" not in position, position))
     for position in [one for one in likely if all(_is_whole(file, own[one]) for own in inputs)][:_MOST_POSITIONS]:
-        counted = [_read(file, own.get(position)) for own in inputs]
-        made = [_as_given(ids, mask, x, own) for (_, ids), mask, x, own in zip(steps, masks, counted, results, strict=True)]
+        places = [_read(file, own.get(position)) for own in inputs]
+        made = [_as_given(ids, mask, x, own) for (_, ids), mask, x, own in zip(steps, masks, places, results, strict=True)]
         known = [one for one in made if one is not None]
         if len(known) == len(made) and any(one.positions is not None for one in known):
             yield known
     made = [_as_given(ids, mask, None, own) for (_, ids), mask, own in zip(steps, masks, results, strict=True)]
     plain = [one for one in made if one is not None]
-    every = list(cached(file, [call for call, _ in steps], [len(ids) for _, ids in steps]))
-    grows = [sizes for sizes in every if len({size for size in sizes if size}) > 1]
-    for sizes in (*grows, None, *(one for one in every if one not in grows)):
+    calls = [call for call, _ in steps]
+    every = list(cached(file, calls, [len(ids) for _, ids in steps]))
+    grows = [*counted(file, calls), *(sizes for sizes in every if len({size for size in sizes if size}) > 1)]
+    for sizes in (*dict.fromkeys(grows), None, *(one for one in every if one not in grows)):
         yield plain if sizes is None else [_behind(one, count) for one, count in zip(plain, sizes, strict=True)]
 
 

@@ -265,3 +265,48 @@ def test_what_is_read_token_by_token_is_judged_as_it_is_handed_on(tmp_path: Path
                     model(piece, kept)
         found = [origin.site for origin in compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins]
         assert not found if share == 0.5 else found[0].startswith("/aten.mul.Tensor"), found
+
+
+class Recurrent(nn.Module):
+    """Carries a state of one size, which hardly fades, from token to token; its glue or a layer reads it."""
+
+    def __init__(self, layer: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed_tokens, self.norm, self.proj = nn.Embedding(97, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.mixer = nn.Module() if layer else None
+        if self.mixer is not None:
+            self.mixer.forward = self.mixed  # type: ignore[method-assign]
+
+    def mixed(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = []
+        for one in x.unbind(1):
+            state = state * 0.999 + one[:, :, None] * one[:, None]
+            made.append((one[:, None] @ state)[:, 0])
+        return torch.stack(made, 1), state
+
+    def forward(self, input_ids: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, state = (self.mixer or self.mixed)(self.norm(self.embed_tokens(input_ids)), state)
+        return self.proj(x), state
+
+
+def recurring(folder: Path, *, layer: bool, operators: bool, epsilon: float = 1e-5, begin: float = 0.0) -> Comparison:
+    """`begin`: what the target's state is filled with at first."""
+    ids = prompt(10)
+    for name, pieces in (("r", (8, 2)), ("t", (7, 3))):
+        model = Recurrent(layer)
+        model.norm.eps, at = epsilon if name == "t" else 1e-5, 0
+        state = torch.full((1, 8, 8), begin if name == "t" else 0.0)
+        with torch.no_grad(), Recorder(folder / f"{name}.h5", model, operators=operators):
+            for count in pieces:
+                _, state = model(ids[:, at : at + count], state)
+                at += count
+    return compare_traces(folder / "r.h5", folder / "t.h5")
+
+
+@pytest.mark.parametrize(("layer", "operators"), [(True, True), (False, True), (True, False)], ids=["layer", "glue", "modules"])
+def test_state_of_one_size_is_that_before_the_first_chunk(tmp_path: Path, layer: bool, operators: bool) -> None:
+    comparison = recurring(tmp_path, layer=layer, operators=operators)
+    assert not comparison.origins and not comparison.defect, (comparison.origins, comparison.notices)
+    assert ["norm"] == [o.site.partition("/")[0] for o in recurring(tmp_path, layer=layer, operators=operators, epsilon=1e-1).origins]
+    assert "input-differs" in {notice.kind for notice in recurring(tmp_path, layer=layer, operators=operators, begin=1.0).notices}

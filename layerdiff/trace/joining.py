@@ -102,6 +102,7 @@ class Joining:
         self._known: dict[tuple[tuple[int, ...], How], int | None] = {}
         self._own: set[int] = set()
         self._pieces: dict[int, tuple[Chunks, int]] = {}
+        self._state: set[int] = set()
         self._roots: dict[int, Chunks] = {}
         self._moved: dict[int, int] = {}
         self._versions = np.array(file.values.version)
@@ -179,6 +180,7 @@ class Joining:
             self._edges.append((new, role, self._number(position), value))
         self._take_apart(new, [value for _, _, value in given])
         if parent == ABSENT:
+            self._state = self._handed_on(calls, [value for _, _, value in given])
             self._handed_before(new, calls[0], {position for _, position, _ in given})
         numbers: dict[int, int] = {}
         waiting = [list(self._children[call]) if call >= 0 else [] for call in calls]
@@ -194,6 +196,12 @@ class Joining:
         self._put_together(new, [value for _, _, value in made])
         for role, position, value in made:
             self._edges.append((new, role, self._number(position), value))
+
+    def _handed_on(self, calls: Sequence[int], given: Sequence[int]) -> set[int]:
+        """Of the floats that a root is handed in later steps those that are no part of what it is `given` in all: state."""
+        parts = {part for value in given if value in self.wholes for part in self.wholes[value].parts}
+        later = {edge.value for call in calls[1:] for edge in self._file.edges_of(call) if edge.role == Role.INPUT}
+        return {value for value in later - parts if self._is_float(value)}
 
     def _handed_before(self, new: int, first: int, given: Collection[str]) -> None:
         """What a root is handed of tokens that one run had before anything was recorded. `first`: its first call; `given`: what is told."""
@@ -308,7 +316,8 @@ class Joining:
             return values[0] if alone else None
         first, last = values[0], values[-1]
         given = spot[2] == Role.INPUT
-        if self._place(first) == self._place(last) or (chosen.grown and given and top and self._is_float(first)):
+        is_state = given and ((top and self._is_float(first)) or self._state.issuperset(values[1:]))
+        if self._place(first) == self._place(last) or (is_state and not self._now.layout.order):
             return first if given else last  # memory that each writes to, or state that each is handed: as it was before
         if chosen.grown:
             return last

@@ -6,7 +6,7 @@ recognised: each part of a result is changed, and must change what is right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +40,10 @@ class Acquitted:
         self._reach = {cut: cone(programs, "target", cut) for cut in met}
         self._known: dict[int, bool] = {}
         self._runs = 0
+
+    def add(self, calls: Iterable[int]) -> None:
+        """Acquit calls for another reason."""
+        self._known |= dict.fromkeys(calls, True)
 
     def has(self, call: int) -> bool:
         """Whether a call of the target's is one."""

@@ -54,7 +54,7 @@ def _given_another(programs: Programs, paired: Paired, reference: int, target: i
         if here is not None and lacking is not None and _is_made_elsewhere(programs, lacking):
             return _in_place_of(programs, paired, here, reference, target, position)
         if lacking is not None:
-            return missing(programs, lacking, shown(theirs, target))
+            return missing(programs, paired, lacking, shown(theirs, target))
         added = None if there is None or there in programs.aligned.values() else paired.between("target", there)
         if added is not None:
             return (-1, added), "out", {"static": f"the target adds {shown(theirs, added)}"}
@@ -219,14 +219,23 @@ def _makes(run: Recorded, call: int, memory: int) -> bool:
     return any(run.place(value).memory[0] == memory for value in run.operation(call).outputs.values())
 
 
-def missing(programs: Programs, call: int, following: str | None) -> Named:
-    """A call of the reference's that the target does not make; or the module that the target never runs, where it stands in one."""
+def missing(programs: Programs, paired: Paired, call: int, following: str | None) -> Named:
+    """A call of the reference's that the target does not make; or the module that the target never runs, where it stands in one.
+
+    Of a module that the target has written otherwise it makes some of what is made there: what it lacks is the call.
+    """
     run = programs.runs.reference
     module, outermost = int(run.file.calls.parent[call]), None
     while module in programs.body.unpaired.reference:
         outermost, module = module, int(run.file.calls.parent[module])
-    if outermost is not None:
+    if outermost is not None and not _makes_some_of(programs, paired, outermost):
         named = run.file.text(int(run.file.calls.type[outermost])) or "module"
         return (outermost, -1), "out", {"static": f"the target never runs {run.file.site(outermost)} ({named})", "missing": "module"}
     evidence: dict[str, Any] = {"static": f"the target lacks {shown(run, call)}"}
     return (call, -1), "out", evidence if following is None else {**evidence, "next": following}
+
+
+def _makes_some_of(programs: Programs, paired: Paired, module: int) -> bool:
+    """Whether a call of the target's makes what its partner in a module of the reference's does."""
+    inside = programs.runs.reference.walk(module, set())
+    return any(one in programs.aligned and paired.agree(programs.aligned[one]) for one in inside)

@@ -7,7 +7,7 @@ a value that both make is looked at last: rewritten on the way to a right value,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -52,11 +52,13 @@ def name_call(
     `off`: how far another run of the target's program is off there; `met`: cuts where they meet; `passed`: what calls of it do that are
     passed over.
     """
-    seen = suspects(programs, ours, theirs, cut, figure, Acquitted(programs, theirs, met, nearly(figure), passed))
+    acquitted = Acquitted(programs, theirs, met, nearly(figure), passed)
+    seen = suspects(programs, ours, theirs, cut, figure, acquitted)
+    changed, mends, idle = _changed_to_blame(programs, wiring, seen, theirs, cut, passed)
+    if idle:
+        acquitted.add(idle)
+        seen = suspects(programs, ours, theirs, cut, figure, acquitted)
     ours, theirs = seen.ours, seen.theirs
-    changed = _first_changed(programs, wiring, ours, theirs, seen.apart.target)
-    changed = changed or _first_changed(programs, wiring, ours, theirs, seen.cones.target)
-    mends = None if changed is None else _mends(programs, seen, *changed, passed)
     if changed is not None and (mends or (mends is None and (seen.first is None or changed[1] <= seen.first[0]))):
         return changed, _first_position(theirs, ours, changed), _static_difference(programs, wiring, *changed)
     if seen.first is not None:
@@ -65,8 +67,8 @@ def name_call(
         return None
     call, position = seen.other
     there = programs.aligned.get(call, -1)
-    if there < 0 and (lacking := seen.paired.between("reference", call)) is not None:
-        return missing(programs, lacking, None)
+    if there < 0 and (lacking := seen.between("reference", call)) is not None:
+        return missing(programs, seen.paired, lacking, None)
     return (call, there), position, {"static": never_makes("target", programs.runs.reference, call)}
 
 
@@ -85,7 +87,7 @@ def _of_the_target(
         return _without_partner(programs, seen, off, passed)
     evidence = _static_difference(programs, wiring, partner, call)
     same = wiring.scalars.reference.get(partner) == wiring.scalars.target.get(call)
-    innocent = "static" in evidence and _mends(programs, seen, partner, call, passed) is False  # its scalars are not to blame
+    innocent = "static" in evidence and _mended(programs, seen, partner, call, passed) == (True, None)  # its scalars are not to blame
     if same or innocent:
         rewired = given_another(programs, seen.paired, partner, call)
         if rewired is not None:
@@ -110,7 +112,7 @@ def _without_partner(programs: Programs, seen: Suspects, off: Callable[[Ran], fl
             return (other[0], call), position, differs
         if _meets_with(programs, other[0], call, off, seen.near, passed):
             return (-1, call), position, differs
-    if seen.paired.between("target", call) is not None:
+    if seen.between("target", call) is not None:
         return (-1, call), position, {"static": f"the target adds {there}"}
     return (-1, call), position, {"static": never_makes("reference", runs.target, call)}
 
@@ -167,36 +169,69 @@ def _has_other_scalars(programs: Programs, wiring: Wiring, reference: int, targe
 
 def _first_changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: Set[int]) -> tuple[int, int] | None:
     """The first pair of aligned calls that are given other scalars, and make something else."""
+    return next(_changed(programs, wiring, ours, theirs, inside), None)
+
+
+def _changed(programs: Programs, wiring: Wiring, ours: Ran, theirs: Ran, inside: Set[int]) -> Iterator[tuple[int, int]]:
+    """The pairs of aligned calls that are given other scalars, and make something else, in the target's order."""
     for reference, target in sorted(programs.aligned.items(), key=lambda pair: pair[1]):
         if target not in inside or not _has_other_scalars(programs, wiring, reference, target):
             continue
         one, other = ours.results.get(reference), theirs.results.get(target)
-        if one is None or other is None:
-            continue
-        for position, made in one.items():
-            there = other.get(position)
-            if there is None or (there.dtype.kind == "f") != (made.dtype.kind == "f"):
-                continue  # positions are added up, too: that is no other scalar
-            if there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING:
-                return reference, target
-    return None
+        if one is not None and other is not None and any(_is_another(x, other.get(position)) for position, x in one.items()):
+            yield reference, target
 
 
-def _mends(programs: Programs, seen: Suspects, reference: int, target: int, passed: Mapping[int, Redone]) -> bool | None:
-    """Whether a call of the target makes what the reference's does once it is given its scalars; None where that cannot be tried."""
+def _is_another(made: Array, there: Array | None) -> bool:
+    """Whether a result of a call is another than that of its partner."""
+    if there is None or (there.dtype.kind == "f") != (made.dtype.kind == "f"):
+        return False  # positions are added up, too: that is no other scalar
+    return there.shape != made.shape or row_difference(unmasked(made), unmasked(there)).figure > NOTHING
+
+
+def _changed_to_blame(
+    programs: Programs, wiring: Wiring, seen: Suspects, theirs: Ran, cut: Cut, passed: Mapping[int, Redone]
+) -> tuple[tuple[int, int] | None, bool | None, set[int]]:
+    """The first pair of calls whose other scalars may be to blame, whether the reference's mend what it makes (None where that cannot be
+    tried), and the target's calls before it whose scalars show nowhere.
+
+    `theirs`: the target's program as it was run.
+    """
+    idle: set[int] = set()
+    for inside in (seen.apart.target, seen.cones.target):
+        for pair in _changed(programs, wiring, seen.ours, seen.theirs, inside):
+            tried, ran = (False, None) if pair[1] in idle else _mended(programs, seen, *pair, passed)
+            if ran is not None and not _shows(theirs, ran, cut):
+                idle.add(pair[1])
+            if pair[1] not in idle:
+                return pair, (ran is not None) if tried else None, idle
+    return None, None, idle
+
+
+def _shows(theirs: Ran, ran: Ran, cut: Cut) -> bool:
+    """Whether another run of the target's program makes something else at a cut, or would choose otherwise."""
+    (_, call), position = cut
+    was, now = theirs.cuts[call, position], ran.cuts.get((call, position))
+    if now is None or not np.array_equal(was, now, equal_nan=was.dtype.kind == "f"):
+        return True
+    chosen = [{(one.operation.call, at): one.own[at] for one in each.decisions for at in one.places} for each in (theirs, ran)]
+    return chosen[0].keys() != chosen[1].keys() or any(not np.array_equal(chosen[0][key], chosen[1][key]) for key in chosen[0])
+
+
+def _mended(programs: Programs, seen: Suspects, reference: int, target: int, passed: Mapping[int, Redone]) -> tuple[bool, Ran | None]:
+    """The target's program in which a call makes what the reference's does, given its scalars; and whether any such could be tried."""
     here, there = programs.runs.reference.operation(reference), programs.runs.target.operation(target)
     tried = False
     for keys in other_scalars(there, here):
         try:
-            changed = {target: with_scalars(there, here, keys)}
-            made = programs.run("target", watch=frozenset({target}), pictures=changed, redone=passed).results.get(target, {})
+            ran = programs.run("target", watch=frozenset({target}), pictures={target: with_scalars(there, here, keys)}, redone=passed)
         except CannotReplay:
             continue
         tried = True
-        right = seen.ours.results[reference]
+        made, right = ran.results.get(target, {}), seen.ours.results[reference]
         if made.keys() == right.keys() and all(_is_right(seen, seen.counted(made[at]), x) for at, x in right.items()):
-            return True
-    return False if tried else None
+            return True, ran
+    return tried, None
 
 
 def _is_right(seen: Suspects, made: Array, right: Array) -> bool:

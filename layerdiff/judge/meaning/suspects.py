@@ -17,6 +17,7 @@ from layerdiff.judge.meaning.acquitted import Acquitted
 from layerdiff.judge.meaning.equals import Equals
 from layerdiff.judge.meaning.makers import COPIES, Paired
 from layerdiff.judge.meaning.reach import behind, cone
+from layerdiff.judge.meaning.sent import Sent
 from layerdiff.judge.meaning.signatures import Signatures
 from layerdiff.judge.programs.bodies import tokens_of
 from layerdiff.judge.programs.running import Programs, Ran
@@ -54,6 +55,12 @@ class Suspects:
     """The first result of the reference's that the target never makes."""
     counted: Callable[[Array], Array]
     """A value that the target's program made at the places that count."""
+    sent: Both[Sent]
+    """What is made of tokens that were sent to experts."""
+
+    def between(self, side: str, call: int) -> int | None:
+        """As of `Paired`; None of what is made of tokens that were sent: each run has as many such calls as it has experts to go to."""
+        return None if call in getattr(self.sent, side).calls else self.paired.between(side, call)
 
 
 def nearly(figure: float) -> float:
@@ -106,15 +113,22 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
         Equals.of(ours, NOTHING, pieces=pieces.reference, signatures=signatures),
         Equals.of(theirs, NOTHING, pieces=pieces.target, signatures=signatures),
     )
+    sent = Both(Sent(programs, "reference", ours, theirs, near), Sent(programs, "target", theirs, ours, near))
     first = other = None
     for inside, equals in ((apart, known), (cones, exactly)):
-        first = first or _first(equals.reference, theirs, inside.target - _says_nothing(programs, inside.target, theirs), acquitted)
-        first = first or _first(equals.reference, theirs, inside.target - programs.together.target.own, acquitted)
-        other = other or equals.target.first_without(ours, inside.reference)
-        if first is None and other is not None and other[0] not in programs.aligned and paired.between("reference", other[0]) is not None:
+        first = first or _first(
+            equals.reference, theirs, inside.target - _says_nothing(programs, "target", inside.target, theirs), acquitted, sent.target
+        )
+        first = first or _first(equals.reference, theirs, inside.target - programs.together.target.own, acquitted, sent.target)
+        other = other or _first(
+            equals.target, ours, inside.reference - _says_nothing(programs, "reference", inside.reference, ours), sent.reference
+        )
+        other = other or _first(equals.target, ours, inside.reference, sent.reference)
+        if first is None and other is not None and _is_lacking(programs, paired, sent.reference, other[0]):
             break  # all that the target makes is right, and something is lacking
     if first is None and other is None:
         first = known.reference.first_without(theirs, apart.target) or known.reference.first_without(theirs, cones.target)
+        other = known.target.first_without(ours, apart.reference) or exactly.target.first_without(ours, cones.reference)
     for call in sorted(cones.target):
         if (first is not None and call >= first[0]) or not _is_misled(programs, paired, known, back.get(call, -1), call):
             continue
@@ -125,13 +139,18 @@ def suspects(programs: Programs, ours: Ran, theirs: Ran, cut: Cut, figure: float
         packing = programs.body.forms.packing
         return common(x if packing is None else packing.tokens_only(x, "target"))
 
-    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, counted)
+    return Suspects(ours, theirs, near, paired, known, cones, apart, first, other, counted, sent)
 
 
-def _first(known: Equals, theirs: Ran, inside: Set[int], acquitted: Acquitted) -> tuple[int, str] | None:
-    """The first result of the target's calls `inside` that the reference never makes, those acquitted left out: call and position."""
+def _is_lacking(programs: Programs, paired: Paired, sent: Sent, reference: int) -> bool:
+    """Whether the target goes on without a call of the reference's."""
+    return reference not in programs.aligned and reference not in sent.calls and paired.between("reference", reference) is not None
+
+
+def _first(known: Equals, ran: Ran, inside: Set[int], *innocent: Acquitted | Sent) -> tuple[int, str] | None:
+    """The first result of a program's calls `inside` that the other never makes, those `innocent` left out: call and position."""
     left = set(inside)
-    while (found := known.first_without(theirs, left)) is not None and acquitted.has(found[0]):
+    while (found := known.first_without(ran, left)) is not None and any(one.has(found[0]) for one in innocent):
         left.remove(found[0])
     return found
 
@@ -218,15 +237,15 @@ def _once(change: Callable[[Array, Array | None], Array]) -> Callable[[Array, Ar
     return once
 
 
-def _says_nothing(programs: Programs, calls: Set[int], ran: Ran) -> set[int]:
-    """Calls of the target's that hand on what they are given, since another value there was another before; or one number of nothing.
+def _says_nothing(programs: Programs, side: str, calls: Set[int], ran: Ran) -> set[int]:
+    """Calls of a side that hand on what they are given, since another value there was another before; or one number of nothing.
 
     So do those that count what a step of several has.
     """
-    together = programs.together.target
-    found, partnered = set(together.own), set(programs.aligned.values())
+    run, together = getattr(programs.runs, side), getattr(programs.together, side)
+    found, partnered = set(together.own), set(programs.aligned if side == "reference" else programs.partners)
     for call in calls - together.own:
-        operation = programs.runs.target.operation(call)
+        operation = run.operation(call)
         name = operation.base
         alone = not operation.inputs or name.endswith("_like") or name.startswith("new_")
         one = alone and all(made.size and (made == made.flat[0]).all() for made in ran.results.get(call, {}).values())

@@ -21,7 +21,7 @@ _CASTS: Final = ("aten._to_copy.default",)
 
 @dataclass
 class Decision:
-    """A discrete call of the reference's program whose exact result is not what the target decided."""
+    """A discrete call of a program whose exact result is not what the target decided."""
 
     operation: Operation
     own: dict[str, Array]
@@ -31,6 +31,16 @@ class Decision:
     """The size of the operand there."""
     differs: Array
     """Where the two decide otherwise; of the form of `margin`, or of one that it is spread to."""
+
+    @property
+    def places(self) -> list[str]:
+        """Positions of the results that were decided, as against values that were found there."""
+        return decided(self.own)
+
+
+def decided(results: Mapping[str, Array]) -> list[str]:
+    """Positions of whole numbers and truth values, of others where there are no such."""
+    return [position for position, made in results.items() if made.dtype.kind in "iub"] or list(results)
 
 
 def as_many(recorded: Mapping[str, Array], results: Mapping[str, Array]) -> dict[str, Array]:
@@ -92,8 +102,8 @@ def _at(args: Arguments, indices: Array, made: Array) -> Array:
 
 
 def compare_decisions(operation: Operation, args: Arguments, own: Mapping[str, Array], other: Mapping[str, Array]) -> Decision | None:
-    """What the reference would have decided against what the target did; None where they agree."""
-    keys = [position for position, made in own.items() if made.dtype.kind in "iub"] or list(own)
+    """What a program would have decided against what the target did; None where they agree."""
+    keys = decided(own)
     if all(np.array_equal(own[position], other[position], equal_nan=True) for position in keys):
         return None
     made = {position: np.array(result) for position, result in own.items()}

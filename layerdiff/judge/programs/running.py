@@ -52,6 +52,7 @@ class Ran:
     operands: dict[int, Arguments] = field(default_factory=dict)
     """Of discrete calls."""
     decisions: list[Decision] = field(default_factory=list)
+    """Those of the target that were followed, where this program would decide otherwise."""
     opaque: list[tuple[int, str]] = field(default_factory=list)
     """Calls that could not be run, with the reason: their recorded results were taken."""
     lacking: dict[int, Block] = field(default_factory=dict)
@@ -175,7 +176,7 @@ class _Watcher:
             except CannotReplay:
                 recorded = {}
             other = follow(args, results, as_many(recorded, results))
-            if self._side == "reference" and other is not None and operation.call not in self._kept:
+            if other is not None and operation.call not in self._kept:
                 decision = compare_decisions(operation, args, results, other)
                 if decision is not None:
                     self._ran.decisions.append(decision)

@@ -70,8 +70,9 @@ class Along:
         made = np.concatenate([self._apart(x) for x in _filled_up(parts, self.keys, self.most, fill)], self.axis + 1)
         return np.ascontiguousarray(made.reshape(*made.shape[: self.axis], -1, *made.shape[self.axis + 2 :]))
 
-    def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
-        """One value as several of these shapes, which may have fewer keys."""
+    def parts(self, whole: Array, shapes: Sequence[Shape], rest: Sequence[Array] = ()) -> list[Array]:
+        """One value as several of these shapes, which may have fewer keys. `rest`: as in `InRow`; here there is none."""
+        del rest
         sizes = [shape[self.axis] for shape in shapes]
         ends = np.cumsum([size // self.times for size in sizes])[:-1]
         split = np.split(self._apart(whole), ends, self.axis + 1)
@@ -90,7 +91,9 @@ class Along:
 
 @dataclass(frozen=True)
 class InRow:
-    """How values of tokens lie as lines of one, whatever requests each of them has. Lines that are not in it are 0 where it is taken apart.
+    """How values of tokens lie as lines of one, whatever requests each of them has.
+
+    Lines that are not in it are 0 where it is taken apart, or those of `rest`, values of the same shapes.
 
     Attributes:
         axis: the dimension of tokens.
@@ -110,9 +113,11 @@ class InRow:
         lines = [self._lines(x) for x in _filled_up(parts, self.keys, self.most, fill)]
         return np.ascontiguousarray(np.concatenate(lines)[np.array(self.order, np.intp)])
 
-    def parts(self, whole: Array, shapes: Sequence[Shape]) -> list[Array]:
+    def parts(self, whole: Array, shapes: Sequence[Shape], rest: Sequence[Array] = ()) -> list[Array]:
         """One value as several of these shapes, which may have fewer keys."""
         lines = np.zeros((sum(self._count(shape) for shape in shapes), *whole.shape[1:]), whole.dtype)
+        if rest:
+            lines[...] = np.concatenate([self._lines(x) for x in rest])
         lines[np.array(self.order, np.intp)] = whole
         ends = np.cumsum([self._count(shape) for shape in shapes])[:-1]
         found = []
@@ -126,6 +131,10 @@ class InRow:
         rest = [size for dim, size in enumerate(shapes[-1]) if dim != self.axis and not (self.batched and dim == 0)]
         found = (len(self.order), *rest)
         return (*found[:-1], max(self.most, *self.keys)) if self.keys else found
+
+    def is_all(self, shapes: Sequence[Shape]) -> bool:
+        """Whether every line of values of these shapes is in it."""
+        return len(set(self.order)) == sum(self._count(shape) for shape in shapes)
 
     def _count(self, shape: Shape) -> int:
         return shape[self.axis] * (shape[0] if self.batched else 1)

@@ -83,3 +83,10 @@ def test_steps_with_other_requests_are_lines_of_a_row(shapes: list[Shape], expec
 def test_lines_lie_in_their_order() -> None:
     ids = [np.array([[1, 2, 3], [4, 5, 6]]), np.array([[7, 8]])]
     assert [7, 1, 2, 8, 3, 4, 5, 6] == InRow(1, True, ORDER).whole(ids).tolist()
+
+
+def test_lines_that_are_not_in_a_row_are_those_of_the_run() -> None:
+    how, recorded = InRow(1, True, (2, 0)), np.arange(10, 14).reshape(2, 2, 1)
+    (part,) = how.parts(np.array([[7], [5]]), [(2, 2, 1)], [recorded])
+    assert [[[5], [11]], [[7], [13]]] == part.tolist()
+    assert not how.is_all([(2, 2, 1)]) and InRow(0, False, (1, 0)).is_all([(2, 1)])

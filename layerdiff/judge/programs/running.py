@@ -19,6 +19,7 @@ from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.choices import Decision, as_many, compare_decisions, decides, follow
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.inside import inside
+from layerdiff.judge.programs.left_out import with_rest
 from layerdiff.judge.programs.noise import Noise
 from layerdiff.judge.programs.pieces import Pieces
 from layerdiff.judge.programs.together import Block, Together
@@ -163,9 +164,11 @@ class _Watcher:
         return result
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
-        other: Mapping[str, Array] | None = None
+        other = with_rest(self._run, operation, args, self._programs.contents)
         if operation.call in self._redone:
-            results = dict(self._redone[operation.call](args, results))
+            other = self._redone[operation.call](args, results)
+        if other is not None:
+            results = dict(other)
             other = results
         if operation.call == self._looked_at:
             self._ran.operands[operation.call] = copied(args)

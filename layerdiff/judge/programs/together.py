@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.sequence import align_sequences
+from layerdiff.judge.programs.left_out import left_out
 from layerdiff.judge.programs.of_step import Part, parts_of_step, without_own
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
@@ -205,11 +206,15 @@ class Together:
         return way.along.whole(parts), Block(way.along, shapes, keys) if way.along.keys else None
 
     def apart(self, call: int, position: str, whole: Array) -> list[Array]:
-        """What calls make together, of each of them; nothing where it does not lie so."""
+        """What calls make together, of each of them, with what was recorded of other tokens; nothing where it does not lie so."""
         group, shapes = self._groups.get(call), self._shapes_at(call, position)
         fitting = [] if group is None or len(shapes) != len(group.calls) else group.ways(shapes)
         way = next((way for way in fitting if way.shape == whole.shape and way.along is not None), None)
-        return [] if way is None or way.along is None else way.along.parts(whole, shapes)
+        if way is None or way.along is None:
+            return []
+        values = [self._run.operation(one).outputs[position] for one in self.calls(call)]
+        rest = left_out(way.along, shapes, lambda: [self._run.file.read(value) for value in values])
+        return way.along.parts(whole, shapes, rest)
 
     def piece_of(self, call: int) -> int:
         """Of which step a call is, where it stands for itself; -1 for others."""

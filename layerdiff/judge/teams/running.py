@@ -19,6 +19,7 @@ from layerdiff.align.placements import infer
 from layerdiff.align.sequence import align_sequences
 from layerdiff.judge.programs.choices import Decision, compare_decisions, decides, follow
 from layerdiff.judge.programs.constants import as_mask, read_weight
+from layerdiff.judge.programs.left_out import with_rest
 from layerdiff.judge.programs.noise import Noise
 from layerdiff.judge.programs.running import copied
 from layerdiff.judge.teams.bodies import TeamBody
@@ -234,6 +235,9 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         at = self._file, operation.call
+        apart = with_rest(self._run, operation, args, self._programs.contents)
+        if apart is not None:
+            return apart
         if not self._run.is_float_cast(operation):
             self._ran.results[at] = {position: np.array(made) for position, made in results.items()}
         if at in self._watched:

@@ -58,6 +58,9 @@ def fill_ranks(
         value, ours, parts = key = key_of(pair)
         if key not in known:
             reference = files.reference[int(sites["reference_file"][pairs["site"][pair]])]
+            if pairs["role"][pair] != Role.WEIGHT and (unlike := _unlike(reference, value, files.target, parts)):
+                known[key] = Numbers({"source": int(Source.NOTHING)}, unlike), None
+                return known[key]
             many = len(ours) > 1
             known[key] = (
                 measure_both(files, ours, parts, likely, same, stages, fillings)
@@ -124,6 +127,17 @@ def _put_together(placed: Placed, parts_of: Both[tuple[Part, ...]], files: Both[
         return screened(ours[0], theirs, replace(placed, our_files=()))
     shape = placed.shape or ours[0].bits.shape
     return screened(joined(placed.ours, shape, ours), theirs, replace(placed, shape=shape))
+
+
+def _unlike(reference: TraceFile, value: int, targets: Sequence[TraceFile], parts: tuple[Part, ...]) -> str | None:
+    """Why a value is no other form of the reference's: ids in place of logits; None where it may be one."""
+    kinds = {
+        (file.dtype_name(one), known.kind) for file, one in ((targets[file], one) for file, one in parts) if (known := file.dtype(one))
+    }
+    own = reference.dtype(value)
+    if own is None or not kinds or any({own.kind, kind} != {"integer", "float"} for _, kind in kinds):
+        return None
+    return f"{own.name} and {next(iter(kinds))[0]} cannot be compared by number"
 
 
 def _lacks_places(where: Placed, shape: tuple[int, ...]) -> bool:

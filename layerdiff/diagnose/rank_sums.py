@@ -75,20 +75,29 @@ def _missing_from(values: RankValues, row: int, pair: int, later: Sequence[int])
 
 
 def _shares(values: RankValues, pair: int, seen: int) -> list[tuple[float, float]]:
-    """For each rank how much of what its part lacks is missing from another value, and the standard deviation of that; empty if unknown."""
-    total, parts, whole, there = values.whole(pair), values.parts(pair), values.whole(seen), values.parts(seen)
-    if total is None or parts is None or whole is None or there is None or len(parts) != len(there):
+    """For each rank how much of what its part lacks is missing from another value, and the standard deviation of that; empty if unknown.
+
+    By how ranks differ from one another: what all have alike, such as a residual that one run hands on beside a value, says nothing.
+    """
+    parts, there = values.parts(pair), values.parts(seen)
+    if parts is None or there is None or len(parts) != len(there):
+        return []
+    if any(part.shape != parts[0].shape or own.shape != there[0].shape for part, own in zip(parts, there, strict=True)):
+        return []
+    if not same_form(parts[0].shape, there[0].shape):
         return []
     found = []
-    for part, own in zip(parts, there, strict=True):
-        if part.shape != total.shape or own.shape != whole.shape or not same_form(part.shape, own.shape):
-            return []
-        with np.errstate(invalid="ignore"):  # of two infinities there is no difference: nothing is said of it
-            lacks: Array = (part - total).reshape(-1)
-            off: Array = (own - whole).reshape(-1)
+    for lacks, off in zip(_apart(parts), _apart(there), strict=True):
         size = size_of(lacks) ** 2
         if not size > 0 or not np.isfinite(off).all() or not np.isfinite(lacks).all():
             return []
         share = float(np.dot(off, lacks)) / size
         found.append((share, size_of(off - share * lacks) / (size * lacks.size) ** 0.5))
     return found
+
+
+def _apart(parts: Sequence[Array]) -> list[Array]:
+    """What each rank has otherwise than all have on average."""
+    with np.errstate(invalid="ignore"):  # of two infinities there is no difference: nothing is said of it
+        mean = np.mean(parts, axis=0)
+        return [(part - mean).reshape(-1) for part in parts]

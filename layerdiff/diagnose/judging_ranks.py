@@ -59,6 +59,9 @@ def judge_ranks(
     told = {row for one in said if not one.found.local.notice for row in one.concerns}
     for row in (row for one in said if meant is not None for row in _on_the_way(sites, one.found, meant.other)):
         sites["exact"][row] = int(Verdict.INHERITED)
+    for row in {row for one in said if not one.found.local.notice for row in one.inside - {_module(sites, one.found.row)}}:
+        if sites["exact"][row] == BY_THRESHOLDS:  # a part of the body: it is the same fault
+            sites["exact"][row] = int(Verdict.INHERITED)
     cancelling = set() if meant is None else meant.meets
     by_program = [one for one in by_program if one.local.notice or _module(sites, one.row) not in cancelling | told]
     misplaced, missing = list(misplaced_weights(values)), list(missing_layers(values, tables))

@@ -54,6 +54,8 @@ class Said:
     """The rows of the module calls that it may be the fault of: the body's, and the one that is handed something else."""
     exact: Mapping[int, tuple[Array, list[Array]]] = field(default_factory=dict)
     """By pair that crosses: the logical value that the reference's program makes, or is given; and what each rank's makes, or is."""
+    inside: frozenset[int] = frozenset()
+    """The rows of the module calls that are a part of the body."""
 
 
 @dataclass
@@ -150,7 +152,7 @@ class _Judge:
             said.append((apart, named))
             concerns = frozenset({row, apart.call.row, self._hands(body, apart)} | inside)
             exact = self._exact(body, ours, theirs) if len(meant.said) < _KEPT else {}
-            meant.said.append(Said(self._found(body, apart, named), concerns, exact))
+            meant.said.append(Said(self._found(body, apart, named), concerns, exact, frozenset(inside)))
 
     def _judge_tokens(self, body: TeamBody, refusal: str, meant: Meant) -> None:
         """What is run may depend on choices: where some are not the reference's, the tokens for which all chose alike are judged."""
@@ -168,7 +170,8 @@ class _Judge:
         (meant.other if every else meant.same).add(row)
         if every:
             found = self._found(whole, every[0], None)  # what follows from other choices is no fault
-            meant.said.append(Said(found, frozenset({row, *self._rows_inside(whole, row)})))
+            inside = frozenset(self._rows_inside(whole, row))
+            meant.said.append(Said(found, inside | {row}, inside=inside))
 
     def _rows_inside(self, body: TeamBody, row: int) -> set[int]:
         inside = {self.crossings.row_of.get((file, call)) for file, calls in body.modules.target.items() for call in calls}

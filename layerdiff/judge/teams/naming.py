@@ -250,7 +250,8 @@ def _lacking(programs: TeamPrograms, named: Named) -> str:
         operation = part.run.operation(item)
         if part.run.is_view(operation) or part.run.is_float_cast(operation) or operation.base in COPIES:
             continue
-        return "" if (file, item) in programs.partner else operation.base
+        known = (file, item) in programs.partner or item in own_of(part.run.file)  # what steps make is put together where one run has none
+        return "" if known else operation.base
     return ""
 
 

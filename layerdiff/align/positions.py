@@ -19,12 +19,15 @@ def pair_positions(
     target: Sequence[Position],
     shapes: Both[Sequence[Shape]] | None = None,
     kinds: Both[Sequence[str]] | None = None,
+    *,
+    inside: bool = False,
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
     left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name, nor at one place a cache with
     what has no such form, nor what is of another kind by `kinds` ("float", "integer", ...): ids with what an embedding made of them.
+    `inside`: in another module call. There the form of whole numbers says nothing: an engine hands on slots as a model hands on positions.
     """
 
     def alike(i: int, j: int) -> bool:
@@ -46,6 +49,8 @@ def pair_positions(
     for i in list(reference_left) if shapes is not None else ():
         assert shapes is not None
         role, name = reference[i]
+        if inside and kinds is not None and kinds.reference[i] == "integer":
+            continue
         like = [j for j in target_left if _by_name_and_place(name, target[j][1]) and _same(shapes.reference[i], shapes.target[j])]
         like = [j for j in like if alike(i, j)]
         if len(like) == 1 and role == target[like[0]][0]:

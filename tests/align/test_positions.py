@@ -36,3 +36,32 @@ def test_other_names_are_other_values() -> None:
     shapes: list[Shape] = [(2, 8), (3, 8), (2, 8)]
     both: Both[Sequence[Shape]] = Both(shapes, shapes)
     assert ([(2, 2)], [0, 1], [0, 1]) == pair_positions(named, other, both)
+
+
+NAMES: list[Position] = [(0, "in.hidden_states"), (0, "in.position_ids"), (1, "out")]
+PLACES: list[Position] = [(0, "in[0]"), (0, "in[1]"), (0, "in[2]"), (1, "out")]
+KINDS: Both[Sequence[str]] = Both(["float", "integer", "float"], ["float", "boolean", "integer", "float"])
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inside", "found"),
+    [
+        ((2, 17, 64), False, [(2, 3), (0, 0), (1, 2)]),  # a mask is no ids, though it has their form
+        ((2, 17, 64), True, [(2, 3), (0, 0)]),  # whole numbers that modules hand on may be slots
+        ((17, 2, 64), True, [(2, 3), (0, 0)]),  # positions before requests
+        ((6, 2, 32), True, [(2, 3)]),
+        ((6, 2, 64), True, [(2, 3)]),
+    ],
+)
+def test_what_is_of_another_kind_is_another_value(hidden: Shape, inside: bool, found: list[tuple[int, int]]) -> None:
+    ours: list[Shape] = [(2, 17, 64), (2, 17), (2, 17, 64)]
+    theirs: list[Shape] = [hidden, (2, 17), (2, 17), (2, 17, 64)]
+    both: Both[Sequence[Shape]] = Both(ours, theirs)
+    assert found == pair_positions(NAMES, PLACES, both, KINDS, inside=inside)[0]
+
+
+@pytest.mark.parametrize(("part", "is_one"), [((2, 9, 64), True), ((9, 2, 64), True), ((2, 18, 16), True), ((2, 5, 64), False)])
+def test_a_part_that_a_rank_has_is_known_by_its_form(part: Shape, is_one: bool) -> None:
+    both: Both[Sequence[Shape]] = Both([(2, 18, 64), (3, 8)], [part, (5, 8), (7, 8)])
+    found = pair_positions([(0, "in.hidden_states"), (0, "in.other")], [(0, "in[0]"), (0, "in[1]"), (0, "in[2]")], both)[0]
+    assert ([(0, 0)] if is_one else []) == found

@@ -229,6 +229,7 @@ class Edges:
         order = file.edge_order
         self.shape = file.shape
         self._dtype_name = file.dtype_name
+        self.inside = np.asarray(file.calls.parent) >= 0
         self.start = file.edge_start
         self.role = file.edges.role[order]
         self.position = interned(texts, file, file.edges.position[order])
@@ -292,7 +293,9 @@ def add_values(tables: Tables, edges: Both[Edges], row: int, reference: int, tar
         [edges.target.shape(value) for value in theirs[2]],
     )
     kinds: Both[Sequence[str]] = Both([edges.reference.kind(value) for value in ours[2]], [edges.target.kind(value) for value in theirs[2]])
-    paired, reference_left, target_left = pair_positions(keys.reference, keys.target, shapes, kinds)
+    paired, reference_left, target_left = pair_positions(
+        keys.reference, keys.target, shapes, kinds, inside=bool(edges.reference.inside[reference] and edges.target.inside[target])
+    )
     for i, j in paired:
         tables.add_pair(row, theirs[0][j], theirs[1][j], ours[2][i], theirs[2][j])
     left = [f"{keys.reference[i][1]} only in the reference" for i in reference_left]

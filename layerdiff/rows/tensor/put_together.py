@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.align.filling import NOTHING_FILLED, Fillings, leading
+from layerdiff.align.forms import without_ones
 from layerdiff.align.placement import PAD, TURNED, Placement
 from layerdiff.align.placements import infer
 from layerdiff.align.runs import Run
@@ -112,7 +113,7 @@ def _readings(value: PlacedValue, ours: Sequence[_Part], theirs: Sequence[_Part]
         whole = kept(*ours[0])
         known = _placement(value) or infer(whole.numbers, [part.numbers for part in held], None)
         form = held[0].bits.shape
-        if known.kind in ("replicated", "partial") and known.dim < 0 and not known.turned and form != whole.bits.shape:
+        if known.kind in ("replicated", "partial") and form != whole.bits.shape and without_ones(form) == without_ones(whole.bits.shape):
             known = replace(known, form=form)
         if known.name == value.name:
             yield known, whole, held

@@ -64,7 +64,7 @@ def _with_pieces(files: Both[TraceFile], alignment: Alignment) -> Alignment:
 def _align_ranks(traces: Both[Trace], renames: Renames) -> tuple[Tables, list[Alignment]]:
     tables = RankedTables()
     files = traces.map(lambda trace: trace.files)
-    calls = numbered_globally(files.reference, files.target)
+    calls = numbered_globally(files.reference, files.target, renames)
     each = [[align(ours, theirs, renames) for theirs in calls.target] for ours in calls.reference]
     told = next((one.steps for row in each for one in row if one.steps_told and one.steps), ())
     for ours, row in zip(calls.reference, each, strict=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from layerdiff.align.alignment import Calls
+from layerdiff.align.alignment import Calls, RenameRule
 from layerdiff.align.global_numbers import Offsets, Print, renumbered, rounded_stage_offsets
+from layerdiff.align.rename import Renamer
 from layerdiff.align.stages import chained_offsets, levels
 from layerdiff.judge.issued import issued
 from layerdiff.judge.pairs.chunks import as_one_root, names_of_chunks, roots_of
@@ -20,14 +22,20 @@ from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 
 STAND_IN: Final = " (hands on what it is given)"
+Renamed = Callable[[str], str]
+_NUMBER: Final = re.compile(r"(?:(?<=\.)|(?<![^/]))\d+(?=[./]|$)")
+"""Of a layer, or an expert, in a path."""
 _LISTS: Final = 3
 """Lists inside one another that are numbered."""
 
 
-def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFile]) -> Both[list[Calls]]:
+def numbered_globally(
+    references: Sequence[TraceFile], targets: Sequence[TraceFile], renames: Sequence[RenameRule] = ()
+) -> Both[list[Calls]]:
     """The calls of each file of both sides, layers of a pipeline stage by their numbers in the whole model.
 
-    Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights.
+    Those of a reference that is a pipeline itself are told from who hands on to whom; the target's then from the reference's weights, under
+    the names that `renames` give them. Raises ProfileError where a rule is wrong.
     """
     known, ours = KnownWeights(), list[Calls]()
     for file, offsets in zip(references, _offsets_of_chain(references), strict=True):
@@ -36,7 +44,8 @@ def numbered_globally(references: Sequence[TraceFile], targets: Sequence[TraceFi
         ours.append(replace(calls, site=[site(one) for one in calls.site]))
         known.add(file, site)
     roots = {site for own in ours for site in roots_of(own)}
-    theirs = [_numbered(file, known, roots) for file in targets]
+    rename = Renamer(renames).rename if renames else None
+    theirs = [_numbered(file, known, roots, rename) for file in targets]
     return Both(_without_stand_ins(references, ours), _without_stand_ins(targets, theirs))
 
 
@@ -63,21 +72,45 @@ def _without_stand_ins(files: Sequence[TraceFile], calls: list[Calls]) -> list[C
     return found or calls
 
 
-def _numbered(file: TraceFile, known: KnownWeights, roots: set[str]) -> Calls:
+def _numbered(file: TraceFile, known: KnownWeights, roots: set[str], rename: Renamed | None) -> Calls:
     calls = calls_of(file)
-    chunks = names_of_chunks(file, known, roots)
+    chunks = names_of_chunks(file, known, roots) if rename is None else {}
     if chunks:
         return as_one_root(calls, chunks)
-    values = weights_of(file)
-    more = rounded_stage_offsets(known.figures, figures_of(file))
+    values, figures = weights_of(file), figures_of(file)
+    if rename is not None:
+        values = {_of_weight(rename, name): value for name, value in values.items()}
+        figures = {_of_weight(rename, name): one for name, one in figures.items()}
+    more = rounded_stage_offsets(known.figures, figures)
     for _ in range(_LISTS):
         offsets = {**more, **known.offsets(file, values)}
         if not offsets:
             break
         more, site = {}, renumbered(offsets)
-        calls = replace(calls, site=[site(one) for one in calls.site])
+        own = site if rename is None else _numbered_alike(rename, site)
+        calls = replace(calls, site=[own(one) for one in calls.site])
         values = {site(name): value for name, value in values.items()}  # then the lists inside those that have their numbers now
     return calls
+
+
+def _of_weight(rename: Renamed, name: str) -> str:
+    """The name of a weight, of which rules rename the module."""
+    module, dot, own = name.rpartition(".")
+    return f"{rename(module)}{dot}{own}"
+
+
+def _numbered_alike(rename: Renamed, site: Renamed) -> Renamed:
+    """What gives a site the numbers that `site` gives it under its new name, where the new name has the numbers that it has."""
+
+    def own(path: str) -> str:
+        new = rename(path)
+        numbers = _NUMBER.findall(site(new))
+        if numbers == _NUMBER.findall(new) != [] or _NUMBER.findall(path) != _NUMBER.findall(new):
+            return path
+        each = iter(numbers)
+        return _NUMBER.sub(lambda _: next(each), path)
+
+    return own
 
 
 def _offsets_of_chain(files: Sequence[TraceFile]) -> list[dict[str, Offsets]]:

@@ -43,9 +43,8 @@ def compared(
     return compare_traces(folder / "r.h5", folder / "t.h5")
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["the target", "the reference"])
 @pytest.mark.parametrize(
-    ("operators", "batch", "padding"), [(True, 2, 0), (True, 3, 5), (False, 3, 5), (False, 1, 0)], ids=["all", "padded", "modules", "one"]
+    ("operators", "batch", "padding", "turned"), [(True, 2, 0, False), (True, 3, 5, True), (False, 3, 5, False), (False, 1, 0, True)]
 )
 def test_tokens_before_requests_are_no_fault(tmp_path: Path, operators: bool, batch: int, padding: int, turned: bool) -> None:
     comparison = compared(tmp_path, "", torch.bfloat16, batch=batch, operators=operators, padding=padding, turned=turned)
@@ -79,7 +78,7 @@ def test_each_value_opens_as_it_was_compared(tmp_path: Path) -> None:
     traces.close()
 
 
-@pytest.mark.parametrize(("fault", "place"), [("epsilon", "input_layernorm"), ("scale", "self_attn"), ("halves", "mlp"), ("residual", "")])
+@pytest.mark.parametrize(("fault", "place"), [("epsilon", "input_layernorm"), ("residual", "")])
 def test_a_fault_is_found_in_its_module(tmp_path: Path, fault: str, place: str) -> None:
     (origin,) = compared(tmp_path, fault, operators=False).origins
     assert f"layers.1.{place}".rstrip(".") == origin.site

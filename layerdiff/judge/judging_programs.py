@@ -6,7 +6,7 @@ It needs torch. What it says is independent of any profile; `judge/exact.py` tur
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -145,13 +145,25 @@ def _leave_to_thresholds(runs: Both[Recorded], body: Body, found: Judgement) -> 
     found.judged.difference_update(body.dissolved.target)
 
 
+def _names_of_weights(files: Both[TraceFile], pairs: Mapping[int, int]) -> Callable[[str], str]:
+    """What the reference calls a weight of the target's: as it calls the module that has it."""
+    modules = {files.target.site(t): files.reference.site(r) for r, t in pairs.items()}
+    others = {there: here for there, here in modules.items() if there != here}
+
+    def rename(name: str) -> str:
+        module, _, own = name.rpartition(".")
+        return f"{others[module]}.{own}" if module in others else name
+
+    return rename
+
+
 class _Judge:
     def __init__(self, files: Both[TraceFile], pairs: Mapping[int, int], trust: Collection[str], forms_at: FormsAt) -> None:
         self._forms_at = forms_at
         self.runs = files.map(lambda file: Recorded(file, trust))
         self._pairs = pairs
         self.contents = Reading(self.runs)
-        self._constants = Constants(self.runs, self.contents)
+        self._constants = Constants(self.runs, self.contents, _names_of_weights(files, pairs))
         self._meeting = Meeting(self.runs, pairs, self._constants, self.contents)
         self.constants_read = ConstantsRead(self._constants)
 

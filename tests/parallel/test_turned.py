@@ -21,11 +21,9 @@ from tests.parallel.turned import record, record_rank
 @pytest.mark.parametrize(
     ("fault", "in_parts", "operators", "dtype", "found"),
     [
-        ("", False, True, torch.bfloat16, []),
         ("", True, True, torch.bfloat16, []),
         ("", True, False, torch.float32, []),
         ("epsilon", True, True, torch.bfloat16, [("layers.1.input_layernorm", "rmsnorm-eps")]),
-        ("epsilon", True, False, torch.float32, [("layers.1.input_layernorm", None)]),
         ("scale", False, True, torch.bfloat16, [("layers.1.self_attn", None)]),
         ("missing", False, True, torch.float32, [("layers.1.self_attn.o_proj", "allreduce-missing")]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from layerdiff.replay.recorded import Place, Recorded
 from layerdiff.replay.weights import Weight
 
 REARRANGED: Final = "constant-rearranged"
+_REALS: Final = {"complex64": "float32", "complex128": "float64"}
 _HANDING_ON: Final = TELLING | listed("""
     masked_fill where repeat repeat_interleave flip roll constant_pad_nd im2col native_group_norm native_batch_norm softplus elu mish
     scaled_dot_product_attention _scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu
@@ -52,7 +54,7 @@ class ConstantsRead:
                 if weight is None or weight.name in self._told:
                     continue
                 self._told.add(weight.name)
-                pair = self._constants.pair(weight.name)
+                pair = self._constants.pair_of_target(weight.name)
                 if pair is not None and (pair.rounded is not None or pair.quantised is not None):
                     yield _coarser(setting, pair, (back.get(call, -1), call), position)
                 elif pair is not None and pair.rearranged:
@@ -80,7 +82,7 @@ def _look(run: Recorded, body: Body, names: Collection[str], shown: dict[str, ND
     crossing = [*body.interface.outputs, *(one for interface in body.children.values() for one in interface.inputs)]
     vouched = Elements()
     for _, (_, value) in crossing:
-        vouched.add(run.place(value))
+        vouched.add(_of_reals(run, value))
     for item in reversed(body.items.target):
         if run.is_module(item):
             continue
@@ -89,16 +91,26 @@ def _look(run: Recorded, body: Body, names: Collection[str], shown: dict[str, ND
         for weight in weights.values():
             if weight.name in names and weight.name not in shown:
                 shown[weight.name] = _none_of(run, weight)
-        made = [run.place(value) for value in operation.outputs.values()]
+        made = [_of_reals(run, value) for value in operation.outputs.values()]
         if operation.writes or not (operation.base in _HANDING_ON or run.is_float_cast(operation)):
             continue
         if not made or not vouched.has(made[0]):
             continue
         for value in operation.inputs.values():
             if value not in weights:
-                vouched.add(run.place(value))
+                vouched.add(_of_reals(run, value))
             elif weights[value].name in shown:
                 _mark(shown[weights[value].name], weights[value].place)
+
+
+def _of_reals(run: Recorded, value: int) -> Place:
+    """Where a value lay, of complex elements in their real numbers: those are read by themselves, too, as rotations are."""
+    place = run.place(value)
+    real = _REALS.get(run.file.dtype_name(value))
+    if real is None:
+        return place
+    strides = (*(2 * stride for stride in place.strides), 1)
+    return replace(place, memory=(place.memory[0], real), offset=2 * place.offset, shape=(*place.shape, 2), strides=strides)
 
 
 def _none_of(run: Recorded, weight: Weight) -> NDArray[np.bool_]:

@@ -37,12 +37,8 @@ class Rearranged:
         owners: dict[str, set[str]] = {}
         for name in self._names:
             owners.setdefault(name.rpartition(".")[0], set()).add(name)
-        sites = {body.calls: self._runs.reference.file.site(body.calls[0]) for body in all_bodies if owners}
-        tried = {
-            body.calls
-            for body in all_bodies
-            if sites.get(body.calls) in owners and sites[body.calls] == self._runs.target.file.site(body.calls[1]) and self._apart(body)
-        }
+        sites = {body.calls: self._runs.target.file.site(body.calls[1]) for body in all_bodies if owners}
+        tried = {body.calls for body in all_bodies if sites.get(body.calls) in owners and self._apart(body)}
         known = {body.calls for body in all_bodies}
         found: set[Pair] = set()
         for body in bodies(self._runs, self._pairs, roots, self._setting.forms_at, tried) if tried else ():
@@ -51,6 +47,12 @@ class Rearranged:
             inside = {pair for pair in inside if owners[sites[pair]] <= shown}
             if inside and self._nearer(body.calls, inside):
                 found |= inside
+                continue
+            around: dict[str, set[Pair]] = {}
+            for pair in inside:
+                around.setdefault(sites[pair].rpartition(".")[0], set()).add(pair)
+            for some in around.values() if len(around) > 1 else ():  # one of several modules in the body does it wrong
+                found |= some if self._nearer(body.calls, some) else set()
         return found
 
     def _nearer(self, calls: Pair, inside: Collection[Pair]) -> bool:

@@ -51,7 +51,8 @@ class ConstantPair:
 
 
 class Constants:
-    """The named constants of two runs. `contents` reads one as float64 and raises where its bytes were not kept."""
+    """The named constants of two runs. `contents` reads one as float64 and raises where its bytes were not kept; `rename` says how the
+    reference calls one of the target's."""
 
     def __init__(self, runs: Both[Recorded], contents: Callable[[Recorded, int], Array], rename: Callable[[str], str] = str) -> None:
         self._runs = runs
@@ -66,6 +67,10 @@ class Constants:
         if name not in self._known:
             self._known[name] = self._compare(name)
         return self._known[name]
+
+    def pair_of_target(self, name: str) -> ConstantPair | None:
+        """The same, by the target's name of it."""
+        return self.pair(self._rename(name))
 
     def _compare(self, name: str) -> ConstantPair | None:
         ours, theirs = self._named.reference.get(name), self._target.get(name)
@@ -94,8 +99,8 @@ class Constants:
 
     @cached_property
     def rearranged(self) -> frozenset[str]:
-        """The constants that have the same elements in both runs, in other places."""
-        return frozenset(name for name in self._named.reference if (pair := self.pair(name)) is not None and pair.rearranged)
+        """The target's constants that have the same elements in both runs, in other places."""
+        return frozenset(name for name in self._named.target if (pair := self.pair_of_target(name)) is not None and pair.rearranged)
 
     def is_elsewhere(self, side: str, name: str) -> bool:
         """Whether the other run has a constant as well, though in another form: rearranged, or as a part of another."""

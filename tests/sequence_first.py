@@ -6,11 +6,17 @@ seen, and a module returns its result with what is to be added to it.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from captures.llama import SmallLlama, rotate
+from layerdiff.judge.tables import Source
+from layerdiff.rows.tensor.pair import open_tensor
+from layerdiff.rows.traces import Traces
+from layerdiff.saved.comparison import Comparison
+from layerdiff.trace.schema import CallKind
 
 HIDDEN, LAYERS = 32, 2
 
@@ -89,3 +95,12 @@ class SequenceFirst(nn.Module):
         for layer in self.layers:
             x = layer(x, (cos, sin), hidden_at)
         return self.lm_head(self.norm(x)).transpose(0, 1).contiguous()
+
+
+def opens_as_compared(comparison: Comparison) -> None:
+    """Every value that modules hand on and that was compared by its bytes opens, as many elements on both sides."""
+    traces, sites, pairs = Traces(), comparison.sites, comparison.pairs
+    known = np.flatnonzero((sites["kind"][pairs["site"]] == CallKind.MODULE) & (pairs["source"] == Source.BYTES)).tolist()
+    shown = [open_tensor(traces, comparison, pair) for pair in known]
+    assert len(shown) > LAYERS and all(one.sides.reference.count == one.sides.target.count for one in shown)
+    traces.close()

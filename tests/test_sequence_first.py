@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from captures.llama import small_llama, tokens
 from layerdiff import Recorder, compare_traces
-from layerdiff.judge.tables import Source
-from layerdiff.rows.tensor.pair import open_tensor
-from layerdiff.rows.traces import Traces
 from layerdiff.saved.comparison import Comparison
-from layerdiff.trace.schema import CallKind
-from tests.sequence_first import HIDDEN, LAYERS, SequenceFirst
+from tests.sequence_first import HIDDEN, LAYERS, SequenceFirst, opens_as_compared
 
 
 def compared(
@@ -70,12 +65,7 @@ def test_a_fault_is_found_at_its_call(tmp_path: Path, fault: str, place: str) ->
 
 def test_each_value_opens_as_it_was_compared(tmp_path: Path) -> None:
     comparison = compared(tmp_path, "epsilon", padding=3)
-    traces = Traces()
-    sites, pairs = comparison.sites, comparison.pairs
-    for pair in np.flatnonzero((sites["kind"][pairs["site"]] == CallKind.MODULE) & (pairs["source"] == Source.BYTES)).tolist():
-        shown = open_tensor(traces, comparison, pair)
-        assert shown.sides.reference.count == shown.sides.target.count
-    traces.close()
+    opens_as_compared(comparison)
 
 
 @pytest.mark.parametrize(("fault", "place"), [("epsilon", "input_layernorm"), ("residual", "")])

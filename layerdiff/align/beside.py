@@ -79,8 +79,10 @@ class Forms:
 
     def _padded(self, reference: Shape, target: Shape) -> Packing | None:
         """The packing that says which tokens count, of values that both runs have as a batch, and others not."""
-        known = self.packing is not None and self.packing.row and self.packing.lines is not None
-        return self.packing if known and self.packing is not None and reference == target and self.packing.is_batch(reference) else None
+        packing = self.packing
+        if packing is None or not packing.row or packing.lines is None:
+            return None
+        return packing if reference == target and packing.is_batch(reference) else None
 
     def plain(self, x: Array, side: str, there: Array | None, sizes: Container[int]) -> Array:
         """A value that a program made without what does not count.

@@ -17,8 +17,8 @@ from layerdiff.diagnose.root_inputs import LAYERS
 from layerdiff.errors import TraceError
 from layerdiff.sides import Both
 from layerdiff.trace.along import First
+from layerdiff.trace.chunks import Chunks
 from layerdiff.trace.joined import Joined
-from layerdiff.trace.joining import Chunks
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Role
 

@@ -36,21 +36,13 @@ def run_once(run: Recorded, operation: Operation, operands: Mapping[str, Array])
 def with_steps_rounded(run: Recorded, name: str, args: Arguments, unit: float, seed: int) -> tuple[Array, ...]:
     """The results of an operator that is a layer, with each of its steps rounded at random. Raises CannotReplay."""
     inner = InnerRounding(unit, torch.Generator().manual_seed(seed))
-    made = run64(name, Arguments(tensors_of_arrays(args.args), tensors_of_arrays(args.kwargs)), trust=run.trust, inner=inner)
+    made = run64(name, tensors_of_arrays(args), trust=run.trust, inner=inner)
     return tuple(tensor.numpy() for tensor in made)
 
 
-def tensors_of_arrays(thing: Any) -> Any:
+def tensors_of_arrays(args: Arguments) -> Arguments:
     """The same arguments with a tensor, a copy, for each array."""
-    if isinstance(thing, np.ndarray):
-        return torch.from_numpy(np.array(thing))
-    if isinstance(thing, dict):
-        return {name: tensors_of_arrays(item) for name, item in thing.items()}
-    if isinstance(thing, list):
-        return [tensors_of_arrays(item) for item in thing]
-    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
-        return tuple(tensors_of_arrays(item) for item in thing)
-    return thing
+    return args.mapped(lambda thing: torch.from_numpy(np.array(thing)) if isinstance(thing, np.ndarray) else thing)
 
 
 def operands_by_position(operation: Operation, given: Arguments) -> dict[str, Array]:

@@ -26,7 +26,7 @@ from layerdiff.replay.operators import CannotReplay, is_random, run64
 from layerdiff.replay.program import positions_of
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.replay.sizes import first_line
-from layerdiff.trace.arguments import Arguments, decode
+from layerdiff.trace.arguments import decode
 
 Array = NDArray[Any]
 CONVICTING: Final = ("broken", "defect", "unexplained", "precision")
@@ -74,7 +74,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
         except ContractError as error:
             if not operation.name.startswith("aten."):  # somebody's own function, and torch has no other
                 raise CannotReplay(f"the contract of {operation.name} failed: {first_line(error)}") from None
-    tensors = Arguments(tensors_of_arrays(arguments.args), tensors_of_arrays(arguments.kwargs))
+    tensors = tensors_of_arrays(arguments)
     made = run64(operation.name, tensors, trust=run.trust)
     chosen = [i for i, position in enumerate(positions_of(operation, len(made))) if position in operation.outputs]
     results = tuple(made[i].numpy() for i in chosen)
@@ -85,7 +85,7 @@ def replay_own(run: Recorded, operation: Operation, contents: Callable[[Recorded
         except ContractError:
             pass
     if operation.writes:  # running it changed its operands
-        tensors = Arguments(tensors_of_arrays(arguments.args), tensors_of_arrays(arguments.kwargs))
+        tensors = tensors_of_arrays(arguments)
     found = generic_spread(operation.name, tensors, made, accumulator, inner=format_named(dtypes[0]), trust=run.trust)
     own = own_replay(recorded, dtypes, results, [found.spreads[i] for i in chosen], accumulator)
     return replace(own, rung=f"{own.rung}; {found.rule}")

@@ -208,7 +208,7 @@ def _execute(run: Recorded, memory: Memory, operation: Operation, watcher: Watch
     if not operation.writes:
         made = _apart(made, args)
     made_here = {position: tensor.numpy() for position, tensor in zip(positions, made, strict=False) if position in operation.outputs}
-    shown = Arguments(_arrays(args.args), _arrays(args.kwargs))
+    shown = _arrays(args)
     other = watcher.made(operation, shown, made_here)
     memory.accept(operation, made_here if other is None else other)
 
@@ -233,7 +233,7 @@ def _run(run: Recorded, name: str, args: Arguments) -> tuple[Tensor, ...]:
     if contract is None or contract.exact is None:
         return run64(name, args, trust=run.trust)
     try:
-        made = contract.exact(Arguments(_arrays(args.args), _arrays(args.kwargs)))
+        made = contract.exact(_arrays(args))
     except Exception as error:  # a user's own function may raise anything
         raise CannotReplay(f"the contract of {name} failed: {first_line(error)}") from None
     return tuple(torch.from_numpy(np.array(result)) for result in made)
@@ -246,16 +246,8 @@ def positions_of(operation: Operation, count: int) -> list[str]:
     return [f"out[{i}]" for i in range(count)]
 
 
-def _arrays(thing: Any) -> Any:
-    if isinstance(thing, Tensor):
-        return thing.numpy()
-    if isinstance(thing, dict):
-        return {name: _arrays(item) for name, item in thing.items()}
-    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
-        return tuple(_arrays(item) for item in thing)
-    if isinstance(thing, list):
-        return [_arrays(item) for item in thing]
-    return thing
+def _arrays(args: Arguments) -> Arguments:
+    return args.mapped(lambda thing: thing.numpy() if isinstance(thing, Tensor) else thing)
 
 
 def _may_write(name: str) -> bool:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.trace.along import First, InRow
+from layerdiff.trace.chunks import Chunks
 from layerdiff.trace.columns import Index
 from layerdiff.trace.derived import Derived
 from layerdiff.trace.dtypes import Dtype
-from layerdiff.trace.joining import Chunks, Joining, Whole
+from layerdiff.trace.joining import Joining, Whole
 from layerdiff.trace.places import Place
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import Statistics

@@ -8,50 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.sides import Both
-from layerdiff.trace.along import First, How, Layout, Shape, in_json, ways
+from layerdiff.trace.along import First, How, in_json, ways
+from layerdiff.trace.chunks import Chunks, Spot
 from layerdiff.trace.joined_versions import versions_in_order
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import ABSENT, CALLS, EDGES, VALUES, CallKind, CallStatus, Known, Role, Storage
-from layerdiff.trace.tokens import Tokens
 
 Column = NDArray[Any]
 WHOLE: Final = "joined.whole.default"
 PART: Final = "joined.part.default"
-Spot = tuple[str, int, int, str]
-"""Where a value stands in a step: module, occurrence, role and position."""
 _HIDES: Final = -1e4
 """A number as low hides a score that it is added to."""
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """Steps of a root that are one.
-
-    Attributes:
-        roots: its calls, in order.
-        layout: of their tokens.
-        expected: the shapes that the other run may have at a place.
-        inputs: what the root's inputs are called, in both runs: by it their steps go together.
-        tokens: which token of both runs stands where, where the whole is a row.
-        begun: whether the run had tokens of these requests before anything was recorded.
-        before: what a root of this run would have been handed had it not had those tokens itself, as the other was, by position: the value
-            of which it is the first places.
-    """
-
-    roots: tuple[int, ...]
-    layout: Layout
-    expected: Mapping[Spot, Sequence[Shape]] = field(default_factory=dict)
-    inputs: str = ""
-    tokens: Both[Tokens] | None = None
-    begun: bool = False
-    before: Mapping[str, tuple[int, First]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

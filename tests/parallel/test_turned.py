@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from captures.processes import Processes
 from layerdiff.compare import compare_traces
-from layerdiff.judge.tables import Source
-from layerdiff.rows.tensor.pair import open_tensor
-from layerdiff.rows.traces import Traces
-from layerdiff.saved.comparison import Comparison
-from layerdiff.trace.schema import CallKind
 from tests.parallel.turned import record, record_rank
+from tests.sequence_first import opens_as_compared
 
 
 @pytest.mark.parametrize(
@@ -43,13 +38,4 @@ def test_each_token_is_held_against_its_own(
     assert [] == [notice.statement for notice in comparison.notices if notice.defect]
     kinds = {notice.kind for notice in comparison.notices}
     assert "results-not-compared" not in kinds and "layout-turned" in kinds
-    opens_as_it_was_compared(comparison)
-
-
-def opens_as_it_was_compared(comparison: Comparison) -> None:
-    traces = Traces()
-    sites, pairs = comparison.sites, comparison.pairs
-    for pair in np.flatnonzero((sites["kind"][pairs["site"]] == CallKind.MODULE) & (pairs["source"] == Source.BYTES)).tolist():
-        shown = open_tensor(traces, comparison, pair)
-        assert shown.sides.reference.count == shown.sides.target.count
-    traces.close()
+    opens_as_compared(comparison)

@@ -42,7 +42,7 @@ def find_rounded_sums(setting: Setting, programs: Programs, kept: frozenset[int]
     if len(adding) < _STEPS or not ours:
         return []
     alone = frozenset(call for call in programs.body.items.target if call not in programs.partners)
-    coarsest = max(adding.values(), key=lambda name: _unit(name))
+    coarsest = max(adding.values(), key=_unit)
     noise = _Noise(setting, programs, ours, coarsest)
     try:
         exact = programs.run("reference", watch=ours, kept=kept)
@@ -102,7 +102,7 @@ class _Noise:
                 spreads = contract.spread(args, values, FLOAT32)
                 if not any(spread.terms >= _TERMS for spread in spreads):
                     return found
-                moved = contract.exact(Arguments(self._rounded(args.args), self._rounded(args.kwargs)))
+                moved = contract.exact(args.mapped(self._rounded))
         except (ContractError, ValueError, TypeError, IndexError, KeyError, AttributeError):
             return found
         self.sums.add(operation.call)
@@ -112,14 +112,10 @@ class _Noise:
         return found
 
     def _rounded(self, thing: Any) -> Any:
-        if isinstance(thing, np.ndarray) and thing.dtype.kind == "f":
-            finite = np.where(np.isfinite(thing), thing, 0.0)
-            return thing + rounding_of(self._dtype, finite) * self._random.uniform(-1.0, 1.0, thing.shape)
-        if isinstance(thing, dict):
-            return {name: self._rounded(one) for name, one in thing.items()}
-        if isinstance(thing, (list, tuple)) and not hasattr(thing, "_fields"):
-            return type(thing)(self._rounded(one) for one in thing)
-        return thing
+        if not isinstance(thing, np.ndarray) or thing.dtype.kind != "f":
+            return thing
+        finite = np.where(np.isfinite(thing), thing, 0.0)
+        return thing + rounding_of(self._dtype, finite) * self._random.uniform(-1.0, 1.0, thing.shape)
 
 
 def _rounded_additions(programs: Programs) -> dict[int, str]:

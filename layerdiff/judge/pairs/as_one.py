@@ -28,7 +28,7 @@ from layerdiff.judge.pairs.in_chunks import (
 )
 from layerdiff.judge.pairs.main_root import named_alike
 from layerdiff.sides import Both
-from layerdiff.trace.joining import Chunks
+from layerdiff.trace.chunks import Chunks
 from layerdiff.trace.reader import Trace, TraceFile
 
 T = TypeVar("T")

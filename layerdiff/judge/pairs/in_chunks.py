@@ -23,9 +23,9 @@ from layerdiff.judge.pairs.pairing import input_shapes
 from layerdiff.judge.pairs.requests import Given
 from layerdiff.sides import Both
 from layerdiff.trace.along import Layout, Shape, ways
+from layerdiff.trace.chunks import Chunks, Spot
 from layerdiff.trace.enclosing import outermost
 from layerdiff.trace.joined import Joined
-from layerdiff.trace.joining import Chunks, Spot
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 from layerdiff.trace.tokens import Tokens

@@ -20,9 +20,9 @@ from layerdiff.align.placements import relative_error
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.packing import of_batches
 from layerdiff.sides import Both
+from layerdiff.trace.chunks import Spot
 from layerdiff.trace.enclosing import around, outermost
 from layerdiff.trace.joined import Joined
-from layerdiff.trace.joining import Spot
 from layerdiff.trace.reader import TraceFile
 from layerdiff.trace.schema import CallKind, Role
 

@@ -282,10 +282,4 @@ def _kept(made: Array) -> Array:
 
 def copied(args: Arguments) -> Arguments:
     """The arguments of a call with arrays of their own: a program goes on in the memory of these."""
-
-    def copy(thing: Any) -> Any:
-        if isinstance(thing, np.ndarray):
-            return np.array(thing)
-        return [copy(item) for item in thing] if isinstance(thing, list) else thing
-
-    return Arguments(tuple(copy(thing) for thing in args.args), {name: copy(thing) for name, thing in args.kwargs.items()})
+    return args.mapped(lambda thing: np.array(thing) if isinstance(thing, np.ndarray) else thing)

@@ -19,8 +19,8 @@ from layerdiff.judge.programs.of_step import Part, parts_of_step, without_own
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.along import How, Layout, Shape, Way, ways
+from layerdiff.trace.chunks import Chunks
 from layerdiff.trace.joined import Joined, own_of
-from layerdiff.trace.joining import Chunks
 from layerdiff.trace.schema import ABSENT
 
 Array = NDArray[Any]

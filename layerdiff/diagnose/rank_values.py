@@ -18,6 +18,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.found import Found
 from layerdiff.judge.local import Local
 from layerdiff.judge.pairs.placed import Part, Placed
+from layerdiff.judge.programs.padding import dead_elements
 from layerdiff.judge.tables import Columns, Texts, Verdict
 from layerdiff.sides import Both
 from layerdiff.trace.reader import TraceFile
@@ -51,11 +52,16 @@ class RankValues:
     """By pair what takes the place of recorded numbers: the logical value, and each rank's part."""
     holds: float = HOLDS
     """Relative residual up to which an equality holds."""
+    left_out: NDArray[np.bool_] | None = None
+    """Shape (tokens,): those that say nothing, and are zero in whatever is read; None where all count."""
 
-    def exactly(self, exact: Mapping[int, tuple[Any, list[Any]]]) -> RankValues:
-        """The same with other numbers for some pairs: no error comes in there, and none but float64's is left."""
+    def exactly(self, exact: Mapping[int, tuple[Any, list[Any]]], left_out: NDArray[np.bool_] | None = None) -> RankValues:
+        """The same with other numbers for some pairs: no error comes in there, and none but float64's is left.
+
+        Where tokens are left out the body was run as one, and what modules inside of it hand on is as it was recorded.
+        """
         floats = {pair: one for pair, one in exact.items() if one[0].dtype.kind == "f" and all(part.dtype.kind == "f" for part in one[1])}
-        return replace(self, exact=floats, holds=EXACTLY)
+        return replace(self, exact=floats, holds=EXACTLY if left_out is None else HOLDS, left_out=left_out)
 
     def rank(self, file: int) -> int:
         """Of a file of the target."""
@@ -82,6 +88,14 @@ class RankValues:
 
     def whole(self, pair: int) -> Array | None:
         """The reference's value; None where it is no float, too large or not kept."""
+        whole = self._whole(pair)
+        dead = None if whole is None else self._left_out(whole.shape)
+        return whole if whole is None or dead is None else np.where(dead, 0.0, whole)
+
+    def _left_out(self, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        return None if self.left_out is None else dead_elements(shape, self.left_out)
+
+    def _whole(self, pair: int) -> Array | None:
         if pair in self.exact:
             return self.exact[pair][0]
         parts, placed = _all_numbers(self.files.reference, self.held.reference[pair]), self.placed.get(pair)
@@ -103,9 +117,12 @@ class RankValues:
 
     def parts(self, pair: int) -> list[Array] | None:
         """What each rank recorded."""
-        if pair in self.exact:
-            return list(self.exact[pair][1])
-        return _all_numbers(self.files.target, self.held.target[pair])
+        parts = list(self.exact[pair][1]) if pair in self.exact else _all_numbers(self.files.target, self.held.target[pair])
+        placed = self.placed.get(pair)
+        if parts is None or placed is None or placed.placement.kind == "unknown" or (dead := self._left_out(self.shape(pair))) is None:
+            return parts
+        own = [placed.placement.part(dead, rank) for rank in range(len(parts))]
+        return [np.where(one, 0.0, part) if one.shape == part.shape else part for one, part in zip(own, parts, strict=True)]
 
     def laid(self, pair: int, dim: int) -> Array | None:
         """The reference's value; of one layout twice its parts one after the other along a dimension."""

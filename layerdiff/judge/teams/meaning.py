@@ -56,6 +56,8 @@ class Said:
     """By pair that crosses: the logical value that the reference's program makes, or is given; and what each rank's makes, or is."""
     inside: frozenset[int] = frozenset()
     """The rows of the module calls that are a part of the body."""
+    left_out: NDArray[np.bool_] | None = None
+    """Shape (tokens,): those that say nothing; None where all do."""
 
 
 @dataclass
@@ -163,7 +165,8 @@ class _Judge:
                 meant.unjudged[row] = refusal
                 return
             _, ours, theirs = self._run(whole, own_choices=True)
-            every = parted(whole, ours, theirs, dead_tokens(apart, self._padded(body)))
+            dead = dead_tokens(apart, self._padded(body))
+            every = parted(whole, ours, theirs, dead)
         except (CannotReplay, TraceError) as again:
             meant.unjudged[row] = str(again)
             return
@@ -171,7 +174,8 @@ class _Judge:
         if every:
             found = self._found(whole, every[0], None)  # what follows from other choices is no fault
             inside = frozenset(self._rows_inside(whole, row))
-            meant.said.append(Said(found, inside | {row}, inside=inside))
+            exact = self._exact(whole, ours, theirs) if len(meant.said) < _KEPT else {}
+            meant.said.append(Said(found, inside | {row}, exact, inside, dead))
 
     def _rows_inside(self, body: TeamBody, row: int) -> set[int]:
         inside = {self.crossings.row_of.get((file, call)) for file, calls in body.modules.target.items() for call in calls}

@@ -77,7 +77,9 @@ def judge_ranks(
         sites["exact"][row] = int(Verdict.INHERITED)
     modules = {_module(sites, one.row) for one in by_program if not one.local.notice}
     explained = {one.row for one in found} | lacking
-    exactly = [made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact, one.left_out), sorted(one.concerns))]
+    exactly = [
+        made for one in said if one.exact for made in findings_of_ranks(values.exactly(one.exact, one.left_out), sorted(one.concerns))
+    ]
     exactly_explained = {at for row, one in exactly for at in (row, one.row)}
     asked = sorted({*origins(), *modules, *told} - exactly_explained - {one.row for one in experts})
     if not asked and not exactly and not found:  # nobody is blamed, since what nobody can put together came in

@@ -1,20 +1,21 @@
 """`parting`: where two generations go on with other tokens, each with those that its own results say.
 
-A loop that generates gives the model the token of the largest logit of the step before. Where a difference within rounding, or a
-fault, makes another logit the largest, the runs are given other tokens from there on. Nobody gave them another input: the choice is a
-flip, and what made it is judged where it was made. Both choices are checked by the logits that were recorded; a token that is not
-the largest of its own run's is an input that differs, as any other.
+A loop that generates gives the model the token of the largest logit of the step before, or, with beams, those of the sequences of the
+largest sums. Where a difference within rounding, or a fault, makes another the largest, the runs are given other tokens from there on.
+Nobody gave them another input: the choice is a flip, and what made it is judged where it was made. Both choices are checked by the logits
+that were recorded; a token that its own run's logits do not choose is an input that differs, as any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.diagnose.beams import Search, counts_of_beams, search
 from layerdiff.judge.tables import Columns, Source, Texts
 from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, Role
@@ -39,11 +40,14 @@ class Choice:
     """How much larger the reference's logit of its own token is than that of the target's."""
     moved: float
     """The larger of what the target's two logits are off the reference's."""
+    beams: int = 1
+    """How many sequences a request has; of more than one, `apart` and `moved` are of sums of log-probabilities."""
 
     def __str__(self) -> str:
         lie = f"{self.apart:.2g} apart in the reference" if self.apart else "alike in the reference"
+        own = "that of its own largest logit" if self.beams == 1 else f"the best {self.beams} beams of each request by its own logits"
         return (
-            f"from step {self.step} on the runs go on with other tokens, each with that of its own largest logit: of sequence "
+            f"from step {self.step} on the runs go on with other tokens, each with {own}: of sequence "
             f"{self.sequence} {self.tokens.reference} against {self.tokens.target}, which lie {lie} and are moved by up to {self.moved:.2g}"
         )
 
@@ -64,7 +68,7 @@ def parting(sites: Columns, pairs: Columns, texts: Texts, read: Read) -> Parting
     """Look for it in the tables of a measured comparison. Values are read only where tokens differ."""
     choices: list[Choice] = []
     given: set[int] = set()
-    roots = _roots(sites)
+    roots = roots_of(sites)
     inside = np.isin(pairs["site"], [row for rows in roots.values() for row in rows])
     if not np.any(inside & (pairs["role"] == Role.INPUT) & (pairs["mismatched"] > 0)):
         return Parting()
@@ -73,14 +77,26 @@ def parting(sites: Columns, pairs: Columns, texts: Texts, read: Read) -> Parting
         of_row.setdefault(int(pairs["site"][pair]), []).append(pair)
     for site, rows in roots.items():
         found = _Sequences(texts[site] or "", sites, pairs, texts, read, of_row)
-        for before, row in zip([None, *rows], rows, strict=False):
-            found.go_on(before, row)
+        for number in range(1, len(rows)):
+            found.go_on(rows[: number + 1])
         choices += found.choices
         given |= found.given
     return Parting(tuple(choices), frozenset(given))
 
 
-def _roots(sites: Columns) -> Mapping[int, list[int]]:
+def beams_of(sites: Columns, pairs: Columns, texts: Texts, read: Read, rows: Sequence[int]) -> Both[Search] | None:
+    """How the beams of a root's calls, in order, went on in both runs, as far as they did; None where there is no search."""
+    of_row = {row: np.flatnonzero(pairs["site"] == row).tolist() for row in rows}
+    sequences = _Sequences("", sites, pairs, texts, read, of_row)
+    best: Both[Search] | None = None
+    for position in sequences.positions(rows[0]):
+        for _, both in sequences.searches(rows, position):
+            if min(len(one.parents) for one in both) > (0 if best is None else min(len(one.parents) for one in best)):
+                best = both
+    return best
+
+
+def roots_of(sites: Columns) -> Mapping[int, list[int]]:
     """The rows of each root that both ran, step by step."""
     rows = np.flatnonzero(
         (sites["parent"] < 0) & (sites["kind"] == CallKind.MODULE) & (sites["reference_call"] >= 0) & (sites["target_call"] >= 0)
@@ -106,10 +122,11 @@ class _Sequences:
     choices: list[Choice] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
 
-    def go_on(self, before: int | None, row: int) -> None:
-        """Explain the tokens of a call that differ, by the results of the call before it."""
+    def go_on(self, rows: Sequence[int]) -> None:
+        """Explain the tokens of the last of some calls that differ, by the results of those before it."""
+        row = rows[-1]
         for pair in self._of(row, Role.INPUT):
-            if not self.pairs["mismatched"][pair] > 0 or before is None:
+            if not self.pairs["mismatched"][pair] > 0:
                 continue
             ids = self._tokens(pair)
             if ids is None:
@@ -117,16 +134,17 @@ class _Sequences:
             position = self.texts[int(self.pairs["position"][pair])] or ""
             parted = self.parted.setdefault(position, set())
             new = set(np.flatnonzero((ids.reference != ids.target).any(1)).tolist()) - parted
-            chosen = self._chosen(before, position, ids, sorted(new)) if new else None
+            chosen = (self._chosen(rows, position, ids, sorted(new)) or self._searched(rows, position, sorted(new))) if new else None
             if chosen is None and new:
                 continue
             if chosen is not None and not parted:
-                self.choices.append(Choice(self.site, int(self.sites["step"][row]), *chosen))
+                self.choices.append(chosen)
             parted |= new
             self.given.add(pair)
 
-    def _chosen(self, before: int, position: str, ids: Both[Array], sequences: list[int]) -> tuple[int, Both[int], float, float] | None:
-        """The first of the sequences, its tokens, how far their logits lie apart and moved; None where one was chosen otherwise."""
+    def _chosen(self, rows: Sequence[int], position: str, ids: Both[Array], sequences: list[int]) -> Choice | None:
+        """That of the first of the sequences, each of which goes on with the token of its largest logit; None where one does not."""
+        before, row = rows[-2:]
         if ids.target.shape[1] > 1 and not self._carries_on(before, position, ids, sequences):
             return None
         for logits in self._logits(before, len(ids.target)):
@@ -135,8 +153,42 @@ class _Sequences:
                 first = sequences[0]
                 both = Both(int(tokens.reference[first]), int(tokens.target[first]))
                 ours, theirs = (side[first, list(both)].astype(np.float64) for side in logits)
-                return first, both, float(ours[0] - ours[1]), float(np.abs(ours - theirs).max())
+                step = int(self.sites["step"][row])
+                return Choice(self.site, step, first, both, float(ours[0] - ours[1]), float(np.abs(ours - theirs).max()))
         return None
+
+    def _searched(self, rows: Sequence[int], position: str, sequences: list[int]) -> Choice | None:
+        """That of the first of the sequences, where each run goes on with its own best beams, all the way; None where one does not."""
+        for beams, both in self.searches(rows, position):
+            if all(len(one.parents) == len(rows) - 1 for one in both):
+                first, step = sequences[0], int(self.sites["step"][rows[-1]])
+                tokens = Both(both.reference.tokens[first], both.target.tokens[first])
+                return Choice(self.site, step, first, tokens, *both.reference.beside(both.target, first), beams)
+        return None
+
+    def searches(self, rows: Sequence[int], position: str) -> Iterator[tuple[int, Both[Search]]]:
+        """(beams, how both runs went on with them) of each number of beams that the prompts may have, and of results that may be logits."""
+        ids = [one for row in rows if (one := self._tokens_at(row, position)) is not None]
+        if len(ids) < len(rows) or len({len(one.target) for one in ids}) > 1:
+            return
+        counts = counts_of_beams(ids[0].target)
+        for logits in zip(*(list(self._logits(row, len(ids[0].target))) for row in rows[:-1]), strict=False) if counts else ():
+            for beams in counts:
+                yield (
+                    beams,
+                    Both(
+                        search(beams, [one.reference for one in logits], [one.reference for one in ids]),
+                        search(beams, [one.target for one in logits], [one.target for one in ids]),
+                    ),
+                )
+
+    def positions(self, row: int) -> list[str]:
+        """Of the inputs of a call that may be tokens."""
+        return [self.texts[int(self.pairs["position"][pair])] or "" for pair in self._of(row, Role.INPUT) if self._tokens(pair) is not None]
+
+    def _tokens_at(self, row: int, position: str) -> Both[Array] | None:
+        of_name = (pair for pair in self._of(row, Role.INPUT) if (self.texts[int(self.pairs["position"][pair])] or "") == position)
+        return next((tokens for tokens in map(self._tokens, of_name) if tokens is not None), None)
 
     def _carries_on(self, before: int, position: str, ids: Both[Array], sequences: list[int]) -> bool:
         """Whether sequences that are given whole are those of the step before and one token more."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from layerdiff.align.alignment import Alignment
 from layerdiff.align.steps import NOT_RECORDED
+from layerdiff.diagnose.between_steps import notices_of_state
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting
@@ -127,6 +128,7 @@ def notices_of_values(
     yield from _dtypes(evidence, profile)
     if measured:
         yield from notices_of_inputs(evidence, packed, parting)
+        yield from notices_of_state(evidence, parting, profile)
     if unfinished is None:
         yield from notices_of_weights(evidence, explained, profile)
         yield from _flips(evidence)

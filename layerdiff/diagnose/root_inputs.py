@@ -12,6 +12,7 @@ from layerdiff.diagnose.differing import differs_beyond_rounding, how_much
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting
+from layerdiff.diagnose.made_before import made_in_both
 from layerdiff.judge.tables import Source, of_another_form
 from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.enclosing import outermost
@@ -44,7 +45,7 @@ def notices_of_inputs(evidence: Evidence, packed: Collection[str], parting: Part
             shapes = f"{texts[int(pairs['reference_shape'][pair])]} against {texts[int(pairs['target_shape'][pair])]}"
             said = f"the input {position} of step {step} has another shape: {shapes}"
         elif differs_beyond_rounding(evidence, pair):
-            if pair in parting.given or _only_at_padding(evidence, row, pair) or _made_in_both(evidence, row, pair):
+            if pair in parting.given or _only_at_padding(evidence, row, pair) or made_in_both(evidence, row, pair):
                 continue
             made_here = begins.get((site, position), step) < step
             if made_here and (_within_what_layers_make(evidence, pair) or _follows_on(evidence, pair, parting, step)):
@@ -118,21 +119,6 @@ def _follows_on(evidence: Evidence, pair: int, parting: Parting, step: int) -> b
     return dtype is not None and dtype.kind == "float" and parting.before(step)
 
 
-def _made_in_both(evidence: Evidence, row: int, pair: int) -> bool:
-    """Whether an input of a root is what an earlier root returned, on both sides: an encoder's states, handed to the decoder."""
-    for name in ("reference", "target"):
-        found = evidence.side(name, row)
-        if found is None:
-            return False
-        file, call = found
-        value = int(evidence.pairs[f"{name}_value"][pair])
-        roots = np.flatnonzero((file.calls.parent < 0) & (file.calls.kind == CallKind.MODULE))
-        edges = file.edges
-        if not np.any((edges.value == value) & (edges.role == Role.OUTPUT) & np.isin(edges.call, roots[roots < call])):
-            return False
-    return True
-
-
 def _only_at_padding(evidence: Evidence, row: int, pair: int) -> bool:
     """Whether two inputs of a root differ at no position that its attention mask, the same on both sides, lets through."""
     pairs, texts = evidence.pairs, evidence.texts
@@ -157,19 +143,19 @@ def _is_state(evidence: Evidence, chosen: NDArray[np.bool_]) -> NDArray[np.bool_
         row = int(evidence.pairs["site"][pair])
         if row not in held:
             pictures = (evidence.detail(side, row).get("arguments") for side in ("reference", "target"))
-            held[row] = {position for picture in pictures for position in _held_by_objects(picture, inside=False)}
+            held[row] = {position for picture in pictures for position in held_by_objects(picture)}
         state[pair] = evidence.texts[int(evidence.pairs["position"][pair])] in held[row]
     return state
 
 
-def _held_by_objects(picture: Any, *, inside: bool) -> Iterator[str]:
+def held_by_objects(picture: Any, *, inside: bool = False) -> Iterator[str]:
     """Positions of the tensors that a recorded picture of arguments shows inside objects."""
     if isinstance(picture, dict):
         inside = inside or "object" in picture
         if inside and isinstance(picture.get("tensor"), str):
             yield picture["tensor"]
         for part in picture.values():
-            yield from _held_by_objects(part, inside=inside)
+            yield from held_by_objects(part, inside=inside)
     elif isinstance(picture, list):
         for part in picture:
-            yield from _held_by_objects(part, inside=inside)
+            yield from held_by_objects(part, inside=inside)

@@ -32,6 +32,7 @@ from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
+from layerdiff.diagnose.norms import acquit_norms
 from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
 from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.rank_requests import notices_of_requests
@@ -184,7 +185,15 @@ def compare_in_steps(
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
         parted = parting(sites, pairs, tables.texts, values.numbers)
         told = (*told, *notices_of_turned(placed.values()))
-        for part, whole, here in judge_ranks(tables, sites, values, lambda: [origin.row for origin in judge().origins], trust):
+
+        def blamed() -> list[int]:
+            rows = [origin.row for origin in judge().origins]
+            acquitted = acquit_norms(Evidence(sites, pairs, tables.texts, files), rows, chosen, values.numbers)
+            rows = [row for row in rows if acquitted["exact"][row] == sites["exact"][row]]
+            sites.update(acquitted)
+            return rows
+
+        for part, whole, here in judge_ranks(tables, sites, values, blamed, trust):
             found[:] = here
             if time.monotonic() - last > snapshot_seconds:
                 yield Progress(done + total * part // max(whole, 1), entire, so_far(True))

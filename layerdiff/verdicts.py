@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.generation import Parting
+from layerdiff.diagnose.norms import acquit_norms
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
@@ -41,8 +42,11 @@ def with_verdicts(
     found = judge_by_thresholds(sites, pairs, texts, profile)
     sites |= {"verdict": found.verdict, "pair": found.pair, "measured": found.measured, "allowed": found.allowed, "rule": found.rule}
     sites["verdict"] = mark_reconverging(sites, pairs, texts)
-    by_thresholds = sites["exact"] == BY_THRESHOLDS
     evidence = Evidence(sites, pairs, texts, files)
+    if files is not None:
+        blamed = np.flatnonzero((sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)).tolist()
+        sites |= acquit_norms(evidence, blamed, profile, evidence.numbers)
+    by_thresholds = sites["exact"] == BY_THRESHOLDS
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found)
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)

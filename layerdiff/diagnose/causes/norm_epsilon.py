@@ -30,7 +30,7 @@ def explain(evidence: Evidence, row: int) -> Found | None:
     kind = (evidence.texts[int(evidence.sites["type"][row])] or "").lower()
     if "norm" not in kind or "batch" in kind:
         return None
-    epsilon = evidence.attributes(row).map(_epsilon)
+    epsilon = evidence.attributes(row).map(epsilon_of)
     inputs, outputs = evidence.values(row, Role.INPUT, "in[0]"), evidence.values(row, Role.OUTPUT, "out")
     if epsilon.reference is None or inputs is None or outputs is None:
         return None
@@ -69,7 +69,7 @@ def explain(evidence: Evidence, row: int) -> Found | None:
 _LARGEST: Final = 1e300
 
 
-def _epsilon(attributes: dict[str, Any]) -> float | None:
+def epsilon_of(attributes: dict[str, Any]) -> float | None:
     """The one attribute that is an epsilon; None of what a trace says that no float can be."""
     found = [
         value

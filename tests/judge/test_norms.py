@@ -1,0 +1,88 @@
+"""A norm magnifies without bound what differs in small rows: it is held against what the reference's norm makes of the target's input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from layerdiff import Recorder, compare_traces, open_comparison
+from layerdiff.judge.norms import local_error
+from layerdiff.verdicts import judge_again
+
+Array = NDArray[Any]
+FP32, BF16 = 2.0**-24, 2.0**-8
+
+
+def rms(x: Array, eps: float = 1e-6) -> Array:
+    return np.asarray(x / np.sqrt(np.mean(x * x, -1, keepdims=True) + eps) * WEIGHT)
+
+
+def layer(x: Array, eps: float = 1e-6) -> Array:
+    return np.asarray((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * WEIGHT + BIAS)
+
+
+RANDOM = np.random.default_rng(0)
+WEIGHT, BIAS = RANDOM.standard_normal((2, 32))
+
+
+def inputs(rows: int, massive: float, mean: float) -> tuple[Array, Array]:
+    x = RANDOM.standard_normal((2, rows, 32)) + mean
+    x[:, 0] *= massive
+    y = x + 1e-2 * RANDOM.standard_normal(x.shape)
+    y[:, 0] = x[:, 0]
+    return x, y
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize(("norm", "mean"), [(rms, 0.0), (layer, 0.0), (layer, 50.0)])
+@pytest.mark.parametrize("massive", [1.0, 1e4])
+def test_what_a_norm_only_hands_on(norm: Callable[..., Array], mean: float, massive: float, rows: int) -> None:
+    both = inputs(rows, massive, mean)
+    found = local_error(both, [norm(x).astype(np.float32) for x in both], 1e-6, (FP32, FP32))
+    assert found is not None and found[0] < found[1]
+
+
+@pytest.mark.parametrize("norm", [rms, layer])
+@pytest.mark.parametrize("other", ["epsilon", "weight", "form", "a row"])
+def test_what_a_norm_does_otherwise(norm: Callable[..., Array], other: str) -> None:
+    x, y = inputs(9, 1e3, 1.0)
+    made = norm(y, 1e-3 if other == "epsilon" else 1e-6)
+    if other == "weight":
+        made[..., 3] *= 1.001
+    if other == "form":
+        made = (layer if norm is rms else rms)(y)
+    if other == "a row":
+        made[1, 4] *= 1.0001
+    assert local_error((x, y), (norm(x), made), 1e-6, (FP32, FP32)) is None
+
+
+class Block(nn.Module):
+    def __init__(self, approximate: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.act, self.norm, self.last = nn.Linear(16, 16), nn.GELU(approximate), nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(x + self.act(self.first(4 * nn.functional.normalize(x, dim=-1)))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_behind_a_fault_is_no_origin_beside_a_massive_row(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(0))
+    x[:, 0] *= 4000
+    paths = [tmp_path / "r.h5", tmp_path / "t.h5"]
+    for path, model in zip(paths, (Block("none"), Block("tanh").to(dtype)), strict=True):
+        with torch.no_grad(), Recorder(path, model):
+            model(x.to(dtype) if path is paths[1] else x.to(dtype).float())
+    comparison = compare_traces(*paths)
+    expected = ["act"] if dtype == torch.float32 else []  # bf16 hides the fault
+    again = judge_again(open_comparison(comparison.save(tmp_path / "run.ldiff")), profile="relaxed")
+    for one in (comparison, again):
+        assert expected == [origin.site for origin in one.origins]

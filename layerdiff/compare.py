@@ -188,7 +188,7 @@ def compare_in_steps(
 
         def blamed() -> list[int]:
             rows = [origin.row for origin in judge().origins]
-            acquitted = acquit_norms(Evidence(sites, pairs, tables.texts, files), rows, chosen, values.numbers)
+            acquitted = acquit_norms(Evidence(sites, pairs, tables.texts, files), rows, chosen, values.beside)
             rows = [row for row in rows if acquitted["exact"][row] == sites["exact"][row]]
             sites.update(acquitted)
             return rows

@@ -45,7 +45,7 @@ def with_verdicts(
     evidence = Evidence(sites, pairs, texts, files)
     if files is not None:
         blamed = np.flatnonzero((sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)).tolist()
-        sites |= acquit_norms(evidence, blamed, profile, evidence.numbers)
+        sites |= acquit_norms(evidence, blamed, profile, lambda pair: [one for one in [evidence.numbers(pair)] if one is not None])
     by_thresholds = sites["exact"] == BY_THRESHOLDS
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found)

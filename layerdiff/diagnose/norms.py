@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,11 +24,11 @@ _MOST: Final = 1 << 24
 
 
 def acquit_norms(
-    evidence: Evidence, rows: Iterable[int], profile: Profile, numbers: Callable[[int], Both[NDArray[Any]] | None]
+    evidence: Evidence, rows: Iterable[int], profile: Profile, numbers: Callable[[int], Sequence[Both[NDArray[Any]]]]
 ) -> dict[str, NDArray[Any]]:
     """The columns of exact verdicts, with those of these rows that are norms and only hand on what came in; not where users set a limit.
 
-    `numbers`: both sides' of a pair of values.
+    `numbers`: both sides' of a pair of values, of each rank; none where they are not at hand.
     """
     sites, texts = evidence.sites, evidence.texts
     columns = {name: sites[name].copy() for name in ("exact", "exact_measured", "exact_allowed", "exact_rule")}
@@ -44,15 +44,22 @@ def acquit_norms(
     return columns
 
 
-def _local_error(evidence: Evidence, row: int, numbers: Callable[[int], Both[NDArray[Any]] | None]) -> tuple[float, float] | None:
+def _local_error(evidence: Evidence, row: int, numbers: Callable[[int], Sequence[Both[NDArray[Any]]]]) -> tuple[float, float] | None:
+    """The largest of all ranks."""
     pairs, texts = evidence.pairs, evidence.texts
     here = [pair for pair in evidence.pairs_of(row) if pairs["role"][pair] in (Role.INPUT, Role.OUTPUT) and pairs["count"][pair] <= _MOST]
     if sorted(int(pairs["role"][pair]) for pair in here) != [Role.INPUT, Role.OUTPUT]:
         return None
     inputs, outputs = (numbers(pair) for pair in sorted(here, key=lambda pair: int(pairs["role"][pair])))
     dtypes = [dtype_named(texts[int(pairs[f"{side}_dtype"][here[-1]])] or "") for side in ("reference", "target")]
-    if inputs is None or outputs is None or any(dtype is None or not dtype.unit_roundoff for dtype in dtypes):
+    if not inputs or len(inputs) != len(outputs) or any(dtype is None or not dtype.unit_roundoff for dtype in dtypes):
         return None
     epsilon = epsilon_of(evidence.attributes(row).reference) or 0.0
     roundoffs = [dtype.unit_roundoff or 0.0 for dtype in dtypes if dtype is not None]
-    return local_error(tuple(inputs), tuple(outputs), epsilon, roundoffs)
+    worst = 0.0, 0.0
+    for given, made in zip(inputs, outputs, strict=True):
+        found = local_error(tuple(given), tuple(made), epsilon, roundoffs)
+        if found is None:
+            return None
+        worst = max(worst, found)
+    return worst

@@ -124,6 +124,13 @@ class RankValues:
         own = [placed.placement.part(dead, rank) for rank in range(len(parts))]
         return [np.where(one, 0.0, part) if one.shape == part.shape else part for one, part in zip(own, parts, strict=True)]
 
+    def beside(self, pair: int) -> list[Both[Array]]:
+        """Of each rank the reference's part, and its own; none where they are no floats, or not at hand."""
+        whole, parts, placed = self.whole(pair), self.parts(pair), self.placed.get(pair)
+        if whole is None or parts is None or placed is None or placed.placement.kind not in ("replicated", "sharded"):
+            return []
+        return [Both(np.asarray(placed.placement.part(whole, rank), np.float64), part) for rank, part in enumerate(parts)]
+
     def laid(self, pair: int, dim: int) -> Array | None:
         """The reference's value; of one layout twice its parts one after the other along a dimension."""
         placed = self.placed.get(pair)

@@ -50,6 +50,14 @@ def test_what_a_norm_only_hands_on(norm: Callable[..., Array], mean: float, mass
 
 
 @pytest.mark.parametrize("norm", [rms, layer])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.19e-7])
+def test_an_epsilon_that_nobody_recorded_is_fitted(norm: Callable[..., Array], epsilon: float) -> None:
+    both = [0.02 * x for x in inputs(9, 1e3, 0.0)]
+    assert local_error(both, [norm(x, epsilon) for x in both], 0.0, (FP32, FP32)) is not None
+    assert local_error(both, (norm(both[0], epsilon), norm(both[1], 2 * epsilon)), 0.0, (FP32, FP32)) is None
+
+
+@pytest.mark.parametrize("norm", [rms, layer])
 @pytest.mark.parametrize("other", ["epsilon", "weight", "form", "a row"])
 def test_what_a_norm_does_otherwise(norm: Callable[..., Array], other: str) -> None:
     x, y = inputs(9, 1e3, 1.0)

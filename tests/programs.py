@@ -20,7 +20,7 @@ from captures.llama import RMSNorm, rotate
 from layerdiff.align.aligning import align
 from layerdiff.judge.judging_programs import Judgement, judge_programs
 from layerdiff.judge.pairs.pairing import calls_of
-from layerdiff.judge.programs.bodies import Body, bodies
+from layerdiff.judge.programs.bodies import Body, bodies, both_ways
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
@@ -265,7 +265,7 @@ def prepared(reference: Path, target: Path, site: str = "") -> Prepared:
     files = opened(reference, target)
     pairs, runs = module_pairs(files), files.map(Recorded)
     roots = [(r, t) for r, t in pairs.items() if int(files.target.calls.parent[t]) < 0]
-    found = list(bodies(runs, pairs, roots))
+    found = list(bodies(runs, both_ways(pairs), roots))
     calls = {r: t for body in found for r, t in align_calls(runs, body).items()}
     body = next(body for body in found if files.target.site(body.calls[1]) == site)
     reading, aligned = Reading(runs), align_calls(runs, body)

@@ -26,7 +26,7 @@ from layerdiff.judge.meaning.rearranged import Rearranged
 from layerdiff.judge.meaning.routed import routed_otherwise
 from layerdiff.judge.meaning.unreached import returns_nothing_compared, unreached
 from layerdiff.judge.own_calls import local_of
-from layerdiff.judge.programs.bodies import Body, Pair, bodies, whole_body
+from layerdiff.judge.programs.bodies import Body, Pair, bodies, both_ways, whole_body
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import NARROW, Constants, rounded_once, within_rounding
 from layerdiff.judge.programs.coverage import is_covered
@@ -93,10 +93,10 @@ def judge_programs(
     judge = _Judge(files, pairs, trust, forms_at)
     found = Judgement()
     roots = judge.roots(pairs)
-    all_bodies = list(bodies(judge.runs, pairs, roots, forms_at))
+    all_bodies = list(bodies(judge.runs, both_ways(pairs), roots, forms_at))
     rearranged = judge.rearranged(all_bodies, roots, covered)
     if rearranged:
-        all_bodies = list(bodies(judge.runs, pairs, roots, forms_at, rearranged))
+        all_bodies = list(bodies(judge.runs, both_ways(pairs), roots, forms_at, rearranged))
     aligned = [align_calls(judge.runs, body) for body in all_bodies]
     calls = {r: t for one in aligned for r, t in one.items()}
     all_bodies = with_states(judge.runs, all_bodies, calls)

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ _WITH_BYTES = (Storage.DATASET, Storage.SLAB, Storage.VIEW, Storage.PATCHED)
 _STORED = (Storage.DATASET, Storage.SLAB)
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """A value at a position of a call."""
 
     role: int
@@ -192,9 +191,11 @@ class TraceFile:
 
     def edges_of(self, call: int) -> Iterator[Edge]:
         """The values of a call: inputs, outputs and weights, as recorded."""
-        index = self._index
-        for edge in index.edge_order[index.edge_start[call] : index.edge_start[call + 1]]:
-            yield Edge(int(self.edges.role[edge]), index.texts[int(self.edges.position[edge])], int(self.edges.value[edge]))
+        index, edges = self._index, self.edges
+        chosen = index.edge_order[index.edge_start[call] : index.edge_start[call + 1]]
+        columns = (column[chosen].tolist() for column in (edges.role, edges.position, edges.value))
+        for role, position, value in zip(*columns, strict=True):
+            yield Edge(role, index.texts[position], value)
 
     # values
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerdiff.align.beside import AS_THEY_ARE
-from layerdiff.judge.programs.bodies import Body, bodies, interface, whole_body
+from layerdiff.judge.programs.bodies import Body, bodies, both_ways, interface, whole_body
 from layerdiff.replay.recorded import Recorded
 from layerdiff.sides import Both
 from tests.programs import module_pairs, opened, random, record, seeded
@@ -55,7 +55,7 @@ def found(folder: Path, reference: nn.Module, target: nn.Module) -> tuple[Both[R
     files = opened(record(folder / "r.h5", seeded(reference), X), record(folder / "t.h5", seeded(target), X))
     pairs, runs = module_pairs(files), files.map(Recorded)
     roots = [(r, t) for r, t in pairs.items() if int(files.target.calls.parent[t]) < 0]
-    return runs, {files.target.site(body.calls[1]): body for body in bodies(runs, pairs, roots)}
+    return runs, {files.target.site(body.calls[1]): body for body in bodies(runs, both_ways(pairs), roots)}
 
 
 def names(run: Recorded, items: tuple[int, ...]) -> list[str]:

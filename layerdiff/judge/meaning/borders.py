@@ -14,7 +14,7 @@ from layerdiff.judge.meaning.homes import Homes, is_meaning
 from layerdiff.judge.meaning.parting import cuts_of, figures
 from layerdiff.judge.meaning.reach import cone, reaching
 from layerdiff.judge.meaning.suspects import nearly
-from layerdiff.judge.programs.bodies import Body, Pair, body_of
+from layerdiff.judge.programs.bodies import Body, Pair, body_of, both_ways
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
@@ -33,7 +33,8 @@ class Borders:
     """`pairs`: of module calls; `calls`: of operator calls; both by the reference's."""
 
     def __init__(self, setting: Setting, pairs: Mapping[int, int], constants: Constants, calls: Mapping[int, int]) -> None:
-        self._setting, self._runs, self._pairs, self._constants, self._calls = setting, setting.runs, pairs, constants, calls
+        self._setting, self._runs, self._constants, self._calls = setting, setting.runs, constants, calls
+        self._paired = both_ways(pairs)
 
     def settle(self, all_bodies: Sequence[Body], findings: Sequence[Local]) -> list[Local]:
         """The findings, those marked that a module and the one around it have for work that is done on two sides of a border."""
@@ -61,7 +62,7 @@ class Borders:
     def _right(self, body: Body, inside: Sequence[Pair], blamed: Mapping[Pair, Sequence[Local]]) -> list[Local]:
         """The findings of a body and of children that reach only cuts where the programs meet once these are taken as one."""
         try:
-            wider = body_of(self._runs, body.calls, self._pairs, body.forms, inside)
+            wider = body_of(self._runs, body.calls, self._paired, body.forms, inside)
             figure = min(local.measured for pair in (body.calls, *inside) for local in blamed[pair])
             reach = self._reach(with_states(self._runs, [wider], self._calls)[0], nearly(figure))
         except CannotReplay:

@@ -11,7 +11,7 @@ from typing import Final
 
 from layerdiff.judge.meaning.constants import shown_in
 from layerdiff.judge.meaning.parting import cuts_of, figures
-from layerdiff.judge.programs.bodies import Body, Pair, bodies, body_of
+from layerdiff.judge.programs.bodies import Body, Pair, bodies, body_of, both_ways
 from layerdiff.judge.programs.calls import align_calls
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.incoming import Incoming
@@ -29,7 +29,7 @@ class Rearranged:
     """Looks for them among the pairs of module calls of two runs."""
 
     def __init__(self, setting: Setting, pairs: Mapping[int, int], constants: Constants) -> None:
-        self._setting, self._runs, self._pairs, self._constants = setting, setting.runs, pairs, constants
+        self._setting, self._runs, self._paired, self._constants = setting, setting.runs, both_ways(pairs), constants
         self._names = constants.rearranged
 
     def dissolved(self, all_bodies: Sequence[Body], roots: list[Pair]) -> set[Pair]:
@@ -41,7 +41,7 @@ class Rearranged:
         tried = {body.calls for body in all_bodies if sites.get(body.calls) in owners and self._apart(body)}
         known = {body.calls for body in all_bodies}
         found: set[Pair] = set()
-        for body in bodies(self._runs, self._pairs, roots, self._setting.forms_at, tried) if tried else ():
+        for body in bodies(self._runs, self._paired, roots, self._setting.forms_at, tried) if tried else ():
             inside = {pair for pair in tried if pair[1] in body.dissolved.target}
             shown = shown_in(self._runs.target, body, self._names) if inside and body.calls in known else set()
             inside = {pair for pair in inside if owners[sites[pair]] <= shown}
@@ -58,7 +58,7 @@ class Rearranged:
     def _nearer(self, calls: Pair, inside: Collection[Pair]) -> bool:
         """Whether the programs of a body meet with some children taken as one with it, or come nearer and nowhere part further."""
         before, after = (
-            self._apart(body_of(self._runs, calls, self._pairs, self._setting.forms_at(calls[1]), some)) for some in ((), inside)
+            self._apart(body_of(self._runs, calls, self._paired, self._setting.forms_at(calls[1]), some)) for some in ((), inside)
         )
         if before is None or after is None:
             return False

@@ -53,27 +53,31 @@ class Body:
 
 def bodies(
     runs: Both[Recorded],
-    pairs: Mapping[int, int],
+    paired: Both[Mapping[int, int]],
     roots: list[Pair],
     forms_at: FormsAt = as_they_are,
     dissolved: Collection[Pair] = (),
 ) -> Iterator[Body]:
-    """The bodies of all module calls under `roots`, those `dissolved` judged in others. `pairs`: the target call of each reference call."""
+    """The bodies of all module calls under `roots`, those `dissolved` judged in others. `paired`: as `both_ways`."""
     stack = list(reversed(roots))
     while stack:
         calls = stack.pop()
-        body = body_of(runs, calls, pairs, forms_at(calls[1]), dissolved)
+        body = body_of(runs, calls, paired, forms_at(calls[1]), dissolved)
         yield body
         stack.extend(reversed(list(body.children)))
 
 
-def body_of(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: Forms, dissolved: Collection[Pair] = ()) -> Body:
-    """The body of a pair of module calls; the children among those `dissolved` are judged in it."""
+def both_ways(pairs: Mapping[int, int]) -> Both[Mapping[int, int]]:
+    """By call of either run the other's. `pairs`: the target call of each reference call."""
+    return Both(pairs, {t: r for r, t in pairs.items()})
+
+
+def body_of(runs: Both[Recorded], calls: Pair, paired: Both[Mapping[int, int]], forms: Forms, dissolved: Collection[Pair] = ()) -> Body:
+    """The body of a pair of module calls; the children among those `dissolved` are judged in it. `paired`: as `both_ways`."""
     refused = set(dissolved)
     known: dict[Pair, Interface | None] = {}
     while True:
-        kept = pairs if not refused else {r: t for r, t in pairs.items() if (r, t) not in refused}
-        found = _children(runs, calls, kept)
+        found = _children(runs, calls, paired, refused)
         for pair in found:
             if pair not in known:
                 known[pair] = interface(runs, pair, forms)
@@ -88,8 +92,7 @@ def body_of(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int], forms: 
         tuple(runs.reference.modules_inside(calls[0], stops.reference)), tuple(runs.target.modules_inside(calls[1], stops.target))
     )
     whole = interface(runs, calls, forms) or _common(runs, calls, forms)
-    back = set(pairs.values())
-    unpaired = Both(frozenset(inside.reference) - pairs.keys(), frozenset(inside.target) - back)
+    unpaired = Both(*(frozenset(call for call in own if call not in of) for own, of in zip(inside, paired, strict=True)))
     return Body(calls, whole, items, children, inside, unpaired, forms)
 
 
@@ -118,27 +121,28 @@ def whole_body(runs: Both[Recorded], calls: Pair, forms: Forms, but: Mapping[Pai
     return Body(calls, fits, items, but, Both((), ()), forms=forms)
 
 
-def _children(runs: Both[Recorded], calls: Pair, pairs: Mapping[int, int]) -> list[Pair]:
-    """The nearest paired calls inside both, in the order of the target's."""
-    back = {t: r for r, t in pairs.items()}
-    ours, theirs = _nearest(runs.reference, calls[0], pairs), _nearest(runs.target, calls[1], back)
-    inside_ours, inside_theirs = set(ours), set(theirs)
-    found = [(back[t], t) for t in theirs if back[t] in inside_ours]
+def _children(runs: Both[Recorded], calls: Pair, paired: Both[Mapping[int, int]], refused: Collection[Pair]) -> list[Pair]:
+    """The nearest paired calls inside both, but for those refused, in the order of the target's."""
+    without = Both({r for r, _ in refused}, {t for _, t in refused})
+    ours = _nearest(runs.reference, calls[0], paired.reference, without.reference)
+    theirs = _nearest(runs.target, calls[1], paired.target, without.target)
+    pairs = Both([(r, paired.reference[r]) for r in ours], [(paired.target[t], t) for t in theirs])
+    known = set(pairs.reference)
+    found = [pair for pair in pairs.target if pair in known]
     if len(found) == len(ours) == len(theirs):
         return found
     # a pair of which one call lies deeper than the other is no child of either: what is around it is dissolved
-    alone = {r for r in ours if pairs[r] not in inside_theirs} | {back[t] for t in theirs if back[t] not in inside_ours}
-    return _children(runs, calls, {r: t for r, t in pairs.items() if r not in alone})
+    return _children(runs, calls, paired, {*refused, *(known ^ set(pairs.target))})
 
 
-def _nearest(run: Recorded, call: int, paired: Mapping[int, int]) -> list[int]:
+def _nearest(run: Recorded, call: int, paired: Mapping[int, int], without: Collection[int]) -> list[int]:
     found: list[int] = []
     for child in run.children[call]:
         if run.is_module(child):
-            if child in paired:
+            if child in paired and child not in without:
                 found.append(child)
             else:
-                found.extend(_nearest(run, child, paired))
+                found.extend(_nearest(run, child, paired, without))
     return found
 
 

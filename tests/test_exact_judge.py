@@ -325,3 +325,22 @@ def test_json_is_what_its_schema_says(write: Record, reference: Path) -> None:
     for change in (without_residual, quantised):
         data = compare_traces(reference, write(decoder(change, BF16), IDS)).to_json()
         jsonschema.validate(json.loads(json.dumps(data, allow_nan=False)), schema)
+
+
+class Flat(nn.Module):
+    """A model as one graph, as an export has it: no module is called inside."""
+
+    def __init__(self, change: Callable[[Decoder], Any] | None = None) -> None:
+        super().__init__()
+        model = decoder(change)
+        self.weights = nn.ParameterList(model.parameters())
+        object.__setattr__(self, "graph", torch.export.export(model, (IDS,)).module())
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.graph(input_ids)  # type: ignore[no-any-return]
+
+
+def test_a_flat_graph_is_told_by_the_modules_of_the_reference(reference: Path, write: Record) -> None:
+    assert not compare_traces(reference, write(Flat(), IDS)).origins
+    (found,) = compare_traces(reference, write(Flat(epsilon), IDS)).origins
+    assert (found.cause, found.evidence["reference_site"]) == ("scalar-differs", EPSILON[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -65,13 +66,30 @@ def judge_exactly(
     last: Judgement | None = None
     for done, total, judgement in judge_programs(files, modules, covered, _settled(sites, pairs, rows), trust, forms_at):
         last = judgement
-        found[:] = [Found(row, local) for local in judgement.findings if (row := place.of(local.calls)) is not None]
+        found[:] = [
+            Found(row, _with_site(local, files.reference, _module(texts[int(sites["site"][row])] or "", int(sites["kind"][row]))))
+            for local in judgement.findings
+            if (row := place.of(local.calls)) is not None
+        ]
         yield done, total, found
     if last is not None:
         _fill(sites, pairs, texts, rows, last)
         known = {one.row for one in found}
         found += [one for one in _new_non_finite(sites, pairs, texts, rows) if one.row not in known]
     yield 1, 1, found
+
+
+def _with_site(local: Local, reference: TraceFile, module: str) -> Local:
+    """The finding with the reference's site of its call, where that lies in a module of another name: a target may be one flat graph."""
+    call = local.calls[0]
+    if call < 0 or _module(own := reference.site(call), int(reference.calls.kind[call])) == module:
+        return local
+    return replace(local, evidence={**local.evidence, "reference_site": own})
+
+
+def _module(site: str, kind: int) -> str:
+    """The module of a site: its own, or that in which an operator is called."""
+    return site if kind == CallKind.MODULE else site.rpartition("/")[0]
 
 
 def _settled(sites: Columns, pairs: Columns, rows: NDArray[np.int64]) -> set[int]:

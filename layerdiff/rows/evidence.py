@@ -11,6 +11,7 @@ from layerdiff.rows.figures import exact
 _WORDS: Final = {
     "meaning": "the programs are apart by",
     "cut": "seen at",
+    "reference_site": "in the reference",
     "worst": "worst element",
     "largest": "largest difference",
     "rows": "rows that differ",

@@ -32,11 +32,11 @@ from layerdiff.diagnose.findings import Notice
 from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
-from layerdiff.diagnose.norms import acquit_norms
 from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
 from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
+from layerdiff.diagnose.run_again import acquit
 from layerdiff.diagnose.second_run import notice_of_noise, origins_of_second
 from layerdiff.errors import ComparisonError
 from layerdiff.judge.alone import found_at_rows, ranks_together
@@ -188,7 +188,7 @@ def compare_in_steps(
 
         def blamed() -> list[int]:
             rows = [origin.row for origin in judge().origins]
-            acquitted = acquit_norms(Evidence(sites, pairs, tables.texts, files), rows, chosen, values.beside)
+            acquitted = acquit(Evidence(sites, pairs, tables.texts, files), rows, chosen, values.beside)
             rows = [row for row in rows if acquitted["exact"][row] == sites["exact"][row]]
             sites.update(acquitted)
             return rows

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.findings import Notice, Origin
 from layerdiff.diagnose.generation import Parting
-from layerdiff.diagnose.norms import acquit_norms
 from layerdiff.diagnose.notices import NOTICES_OF_VALUES, notices_of_values
 from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
+from layerdiff.diagnose.run_again import acquit
 from layerdiff.judge.exact import apply_exact
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.second_run import apply_noise
@@ -45,7 +45,7 @@ def with_verdicts(
     evidence = Evidence(sites, pairs, texts, files)
     if files is not None:
         blamed = np.flatnonzero((sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)).tolist()
-        sites |= acquit_norms(evidence, blamed, profile, lambda pair: [one for one in [evidence.numbers(pair)] if one is not None])
+        sites |= acquit(evidence, blamed, profile, lambda pair: [one for one in [evidence.numbers(pair)] if one is not None])
     by_thresholds = sites["exact"] == BY_THRESHOLDS
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found)

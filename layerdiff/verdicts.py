@@ -17,7 +17,7 @@ from layerdiff.diagnose.origins import find_origins
 from layerdiff.diagnose.programs import explained_weights, notices_of_programs, origins_of_programs
 from layerdiff.diagnose.ranks import with_ranks
 from layerdiff.diagnose.reconverging import mark_reconverging
-from layerdiff.diagnose.run_again import acquit
+from layerdiff.diagnose.run_again import acquit, may_be_acquitted
 from layerdiff.judge.exact import apply_exact
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.second_run import apply_noise
@@ -43,8 +43,9 @@ def with_verdicts(
     sites |= {"verdict": found.verdict, "pair": found.pair, "measured": found.measured, "allowed": found.allowed, "rule": found.rule}
     sites["verdict"] = mark_reconverging(sites, pairs, texts)
     evidence = Evidence(sites, pairs, texts, files)
-    if files is not None:
-        blamed = np.flatnonzero((sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)).tolist()
+    convicted = (sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)
+    blamed: list[int] = [] if files is None else np.flatnonzero(convicted).tolist()
+    if unfinished is None and blamed:
         sites |= acquit(evidence, blamed, profile, lambda pair: [one for one in [evidence.numbers(pair)] if one is not None])
     by_thresholds = sites["exact"] == BY_THRESHOLDS
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
@@ -52,6 +53,7 @@ def with_verdicts(
     told_by_programs = origins_of_programs(comparison.found, sites, texts, profile)
     if unfinished is not None:
         waits = unfinished.open_rows(sites)
+        waits[[row for row in blamed if may_be_acquitted(evidence, row)]] = True
         sites["verdict"] = np.where(waits, np.uint8(Verdict.PENDING), sites["verdict"])
         origins = tuple(origin for origin in origins if not waits[origin.row])
     origins = with_ranks(sorted([*origins, *told_by_programs], key=lambda origin: origin.row), sites, comparison.placed)

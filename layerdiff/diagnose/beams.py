@@ -7,12 +7,14 @@ token went on from is not in a trace of the model; the sums tell it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from layerdiff.sides import Both
 
 Array = NDArray[Any]
 _ROUNDING: Final = 1e-5
@@ -37,9 +39,10 @@ class Beams:
     def table(self, logits: Array) -> NDArray[np.float64]:
         """What each token more makes of each sequence, [requests, beams, vocabulary]. `logits`: [sequences, vocabulary]."""
         wide = logits.astype(np.float64).reshape(*self.scores.shape, -1)
-        top = wide.max(-1, keepdims=True)
-        log_sum: NDArray[np.float64] = top + np.log(np.exp(wide - top).sum(-1, keepdims=True))
-        return self.scores[..., None] + (wide - log_sum)
+        with np.errstate(all="ignore"):  # what is not finite is no place to go on to
+            top = wide.max(-1, keepdims=True)
+            log_sum: NDArray[np.float64] = top + np.log(np.exp(wide - top).sum(-1, keepdims=True))
+            return self.scores[..., None] + (wide - log_sum)
 
     def go_on(self, table: NDArray[np.float64], tokens: Array) -> tuple[Beams, Array] | None:
         """The sequences with these tokens, [sequences], and which each went on from, [requests, beams]; None where others are better."""
@@ -68,41 +71,53 @@ class Beams:
 
 @dataclass(frozen=True)
 class Search:
-    """How one run's search went on, for as many steps as it went on with the best."""
+    """How the searches of two runs went on, for as many steps as both went on with their best."""
 
-    parents: Sequence[Sequence[int]]
+    beams: int
+    parents: Sequence[Both[Sequence[int]]]
     """By step of each sequence the one that it goes on from."""
-    table: NDArray[np.float64]
+    table: Both[NDArray[np.float64]]
     """[sequences, vocabulary]: the sum that each token more made of each sequence in the last of these steps."""
-    tokens: Sequence[int]
+    tokens: Both[Sequence[int]]
     """Of each sequence the last."""
 
-    def beside(self, other: Search, sequence: int) -> tuple[float, float]:
-        """How far the sums of both choices of a sequence lie apart in this run, and what the other's are off them."""
-        places = [(one.parents[-1][sequence], one.tokens[sequence]) for one in (self, other)]
-        mine, theirs = ([float(one.table[place]) for place in places] for one in (self, other))
-        return abs(mine[0] - mine[1]), max(abs(a - b) for a, b in zip(mine, theirs, strict=True))
+    def beside(self, sequence: int) -> tuple[float, float]:
+        """How far the sums of both choices of a sequence lie apart in the reference, and what the target's are off them."""
+        places = [(parents[sequence], tokens[sequence]) for parents, tokens in zip(self.parents[-1], self.tokens, strict=True)]
+        ours, theirs = ([float(table[place]) for place in places] for table in self.table)
+        return abs(ours[0] - ours[1]), max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 
 
-def search(beams: int, logits: Sequence[Array], ids: Sequence[Array]) -> Search:
-    """Follow a search from its prompt on.
+def search(beams: int, prompts: Both[Array], steps: Iterable[tuple[Both[Array], Both[Array]]]) -> Search:
+    """Follow two runs from their prompts on.
 
-    `logits`: of each step but the last, [sequences, vocabulary]. `ids`: what each step is given, [sequences, tokens], the new or all.
+    `prompts`: [sequences, tokens]. `steps`: the logits of each step, [sequences, vocabulary], and what the next one is given,
+    [sequences, tokens]: the tokens that are new, or all.
     """
-    kept, parents = Beams.begin(len(ids[0]) // beams, beams), list[list[int]]()
-    table, tokens = np.empty((0, 0)), list[int]()
-    for before, now, x in zip(ids, ids[1:], logits, strict=False):
-        made, new = kept.table(x), now[:, -1]
-        gone = kept.go_on(made, new) if new.min() >= 0 and new.max() < made.shape[-1] else None
-        if gone is None:
+    kept = prompts.map(lambda ids: Beams.begin(len(ids) // beams, beams))
+    found, before = Search(beams, (), Both(np.empty((0, 0)), np.empty((0, 0))), Both((), ())), prompts
+    for logits, now in steps:
+        gone = [_gone_on(*one) for one in zip(kept, logits, before, now, strict=True)]
+        if gone[0] is None or gone[1] is None:
             break
-        kept, own = gone
-        here = (own + np.arange(len(own))[:, None] * beams).reshape(-1)
-        if now.shape[1] > 1 and not (now.shape[1] == before.shape[1] + 1 and np.array_equal(now[:, :-1], before[here])):
-            break
-        parents.append(here.tolist())
-        table, tokens = made.reshape(len(now), -1), new.tolist()
-    return Search(parents, table, tokens)
+        kept, both = Both(gone[0][0], gone[1][0]), Both(gone[0], gone[1])
+        parents: Both[Sequence[int]] = Both(gone[0][1], gone[1][1])
+        tokens = now.map(lambda ids: ids[:, -1].tolist())
+        found, before = Search(beams, (*found.parents, parents), both.map(lambda one: one[2]), tokens), now
+    return found
+
+
+def _gone_on(kept: Beams, logits: Array, before: Array, now: Array) -> tuple[Beams, list[int], NDArray[np.float64]] | None:
+    """What one run has after a step, which sequence each went on from, and the table; None where it went on with others than the best."""
+    table, new = kept.table(logits), now[:, -1]
+    gone = kept.go_on(table, new) if new.min() >= 0 and new.max() < table.shape[-1] else None
+    if gone is None:
+        return None
+    beams = kept.scores.shape[1]
+    parents = (gone[1] + np.arange(len(gone[1]))[:, None] * beams).reshape(-1)
+    if now.shape[1] > 1 and not (now.shape[1] == before.shape[1] + 1 and np.array_equal(now[:, :-1], before[parents])):
+        return None
+    return gone[0], parents.tolist(), table.reshape(len(now), -1)
 
 
 def _best(table: NDArray[np.float64], count: int) -> Iterator[tuple[int, int, float]]:

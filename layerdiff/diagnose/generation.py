@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -76,24 +77,20 @@ def parting(sites: Columns, pairs: Columns, texts: Texts, read: Read) -> Parting
     for pair in np.flatnonzero(inside).tolist():
         of_row.setdefault(int(pairs["site"][pair]), []).append(pair)
     for site, rows in roots.items():
-        found = _Sequences(texts[site] or "", sites, pairs, texts, read, of_row)
+        found = _Sequences(texts[site] or "", rows, sites, pairs, texts, read, of_row)
         for number in range(1, len(rows)):
-            found.go_on(rows[: number + 1])
+            found.go_on(number)
         choices += found.choices
         given |= found.given
     return Parting(tuple(choices), frozenset(given))
 
 
-def beams_of(sites: Columns, pairs: Columns, texts: Texts, read: Read, rows: Sequence[int]) -> Both[Search] | None:
-    """How the beams of a root's calls, in order, went on in both runs, as far as they did; None where there is no search."""
+def beams_of(sites: Columns, pairs: Columns, texts: Texts, read: Read, rows: Sequence[int]) -> Search | None:
+    """How the beams of a root's calls, in order, went on, as far as they did in both runs; None where there is no search."""
     of_row = {row: np.flatnonzero(pairs["site"] == row).tolist() for row in rows}
-    sequences = _Sequences("", sites, pairs, texts, read, of_row)
-    best: Both[Search] | None = None
-    for position in sequences.positions(rows[0]):
-        for _, both in sequences.searches(rows, position):
-            if min(len(one.parents) for one in both) > (0 if best is None else min(len(one.parents) for one in best)):
-                best = both
-    return best
+    sequences = _Sequences("", rows, sites, pairs, texts, read, of_row)
+    found = [one for position in sequences.positions(rows[0]) if (one := sequences.search_at(position)) is not None]
+    return max(found, key=lambda one: len(one.parents), default=None)
 
 
 def roots_of(sites: Columns) -> Mapping[int, list[int]]:
@@ -112,6 +109,7 @@ class _Sequences:
     """The sequences of one root, and which of them have parted."""
 
     site: str
+    rows: Sequence[int]
     sites: Columns
     pairs: Columns
     texts: Texts
@@ -121,10 +119,11 @@ class _Sequences:
     """By position of the input."""
     choices: list[Choice] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
+    _searches: dict[str, Search | None] = field(default_factory=dict)
 
-    def go_on(self, rows: Sequence[int]) -> None:
-        """Explain the tokens of the last of some calls that differ, by the results of those before it."""
-        row = rows[-1]
+    def go_on(self, number: int) -> None:
+        """Explain the tokens of a call that differ, by the results of those before it."""
+        row = self.rows[number]
         for pair in self._of(row, Role.INPUT):
             if not self.pairs["mismatched"][pair] > 0:
                 continue
@@ -134,7 +133,7 @@ class _Sequences:
             position = self.texts[int(self.pairs["position"][pair])] or ""
             parted = self.parted.setdefault(position, set())
             new = set(np.flatnonzero((ids.reference != ids.target).any(1)).tolist()) - parted
-            chosen = (self._chosen(rows, position, ids, sorted(new)) or self._searched(rows, position, sorted(new))) if new else None
+            chosen = (self._chosen(number, position, ids, sorted(new)) or self._searched(number, position, sorted(new))) if new else None
             if chosen is None and new:
                 continue
             if chosen is not None and not parted:
@@ -142,9 +141,9 @@ class _Sequences:
             parted |= new
             self.given.add(pair)
 
-    def _chosen(self, rows: Sequence[int], position: str, ids: Both[Array], sequences: list[int]) -> Choice | None:
+    def _chosen(self, number: int, position: str, ids: Both[Array], sequences: list[int]) -> Choice | None:
         """That of the first of the sequences, each of which goes on with the token of its largest logit; None where one does not."""
-        before, row = rows[-2:]
+        before, row = self.rows[number - 1 : number + 1]
         if ids.target.shape[1] > 1 and not self._carries_on(before, position, ids, sequences):
             return None
         for logits in self._logits(before, len(ids.target)):
@@ -157,30 +156,43 @@ class _Sequences:
                 return Choice(self.site, step, first, both, float(ours[0] - ours[1]), float(np.abs(ours - theirs).max()))
         return None
 
-    def _searched(self, rows: Sequence[int], position: str, sequences: list[int]) -> Choice | None:
+    def _searched(self, number: int, position: str, sequences: list[int]) -> Choice | None:
         """That of the first of the sequences, where each run goes on with its own best beams, all the way; None where one does not."""
-        for beams, both in self.searches(rows, position):
-            if all(len(one.parents) == len(rows) - 1 for one in both):
-                first, step = sequences[0], int(self.sites["step"][rows[-1]])
-                tokens = Both(both.reference.tokens[first], both.target.tokens[first])
-                return Choice(self.site, step, first, tokens, *both.reference.beside(both.target, first), beams)
-        return None
+        known = self.search_at(position)
+        if known is None or len(known.parents) < number:
+            return None
+        here = self.search_at(position, number)  # with what the sums were then
+        if here is None or len(here.parents) < number:
+            return None
+        first, step = sequences[0], int(self.sites["step"][self.rows[number]])
+        return Choice(self.site, step, first, here.tokens.map(lambda one: one[first]), *here.beside(first), here.beams)
 
-    def searches(self, rows: Sequence[int], position: str) -> Iterator[tuple[int, Both[Search]]]:
-        """(beams, how both runs went on with them) of each number of beams that the prompts may have, and of results that may be logits."""
-        ids = [one for row in rows if (one := self._tokens_at(row, position)) is not None]
-        if len(ids) < len(rows) or len({len(one.target) for one in ids}) > 1:
-            return
-        counts = counts_of_beams(ids[0].target)
-        for logits in zip(*(list(self._logits(row, len(ids[0].target))) for row in rows[:-1]), strict=False) if counts else ():
-            for beams in counts:
-                yield (
-                    beams,
-                    Both(
-                        search(beams, [one.reference for one in logits], [one.reference for one in ids]),
-                        search(beams, [one.target for one in logits], [one.target for one in ids]),
-                    ),
-                )
+    def search_at(self, position: str, number: int | None = None) -> Search | None:
+        """The search that goes on for most steps, of the numbers of beams that the prompts may have, and of results that may be logits.
+
+        Up to the call of this number, or as far as it goes.
+        """
+        if number is None and position in self._searches:
+            return self._searches[position]
+        prompts = self._tokens_at(self.rows[0], position)
+        counts = () if prompts is None else counts_of_beams(prompts.target)
+        best: Search | None = None
+        if prompts is not None and counts:
+            sequences = len(prompts.target)
+            results = range(sum(1 for _ in self._logits(self.rows[0], sequences)))
+            every = (search(beams, prompts, self._steps(position, sequences, which, number)) for beams in counts for which in results)
+            best = max((one for one in every if one.parents), key=lambda one: len(one.parents), default=None)
+        if number is None:
+            self._searches[position] = best
+        return best
+
+    def _steps(self, position: str, sequences: int, which: int, number: int | None) -> Iterator[tuple[Both[Array], Both[Array]]]:
+        """The logits of each call, and the tokens of the next; read as they are asked for. `which`: of the results that may be logits."""
+        for before, row in zip(self.rows, self.rows[1 : None if number is None else number + 1], strict=False):
+            logits, ids = next(islice(self._logits(before, sequences), which, None), None), self._tokens_at(row, position)
+            if logits is None or ids is None or len(ids.target) != sequences:
+                return
+            yield logits, ids
 
     def positions(self, row: int) -> list[str]:
         """Of the inputs of a call that may be tokens."""

@@ -128,8 +128,8 @@ def notices_of_values(
     yield from _dtypes(evidence, profile)
     if measured:
         yield from notices_of_inputs(evidence, packed, parting)
-        yield from notices_of_state(evidence, parting, profile)
     if unfinished is None:
+        yield from notices_of_state(evidence, parting, profile)
         yield from notices_of_weights(evidence, explained, profile)
         yield from _flips(evidence)
         yield from (Notice("generations-part", str(choice), site=choice.site) for choice in parting.choices)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerdiff.diagnose.causes.norm_epsilon import epsilon_of
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.judge.attention_forms import Given, held_against_form
-from layerdiff.judge.classes import ATTENTION, NORM, module_class
+from layerdiff.judge.classes import ATTENTION, NORM, ModuleClass, module_class
 from layerdiff.judge.norms import local_error
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Verdict
@@ -40,8 +40,7 @@ def acquit(evidence: Evidence, rows: Iterable[int], profile: Profile, numbers: N
     sites, texts = evidence.sites, evidence.texts
     columns = {name: sites[name].copy() for name in ("exact", "exact_measured", "exact_allowed", "exact_rule")}
     for row in rows:
-        children = np.flatnonzero((sites["parent"] == row) & (sites["kind"] == CallKind.MODULE)).tolist()
-        kind = module_class(texts[int(sites["type"][row])], has_children=bool(children))
+        children, kind = _children(evidence, row), _kind(evidence, row)
         if kind not in (NORM, ATTENTION) or any(limit.matches(texts[int(sites["site"][row])] or "") for limit in profile.thresholds):
             continue
         found = _norm(evidence, row, numbers) if kind is NORM else _attention(evidence, row, children, numbers)
@@ -50,6 +49,20 @@ def acquit(evidence: Evidence, rows: Iterable[int], profile: Profile, numbers: N
             for name, value in zip(columns, (int(Verdict.INHERITED), *found, rule), strict=True):
                 columns[name][row] = value
     return columns
+
+
+def may_be_acquitted(evidence: Evidence, row: int) -> bool:
+    """Whether `acquit` looks at a site at all: while values are measured still it waits for that."""
+    return _kind(evidence, row) in (NORM, ATTENTION)
+
+
+def _children(evidence: Evidence, row: int) -> list[int]:
+    found: list[int] = np.flatnonzero((evidence.sites["parent"] == row) & (evidence.sites["kind"] == CallKind.MODULE)).tolist()
+    return found
+
+
+def _kind(evidence: Evidence, row: int) -> ModuleClass:
+    return module_class(evidence.texts[int(evidence.sites["type"][row])], has_children=bool(_children(evidence, row)))
 
 
 def _roundoffs(evidence: Evidence, pair: int) -> list[float] | None:
@@ -94,17 +107,21 @@ def _attention(evidence: Evidence, row: int, children: Sequence[int], numbers: N
     return _worst(found) if found else None
 
 
-def _given(evidence: Evidence, row: int, children: Sequence[int], made: int, numbers: Numbers) -> Iterator[Both[Given]]:
-    """Of each rank what attention was given, and made; nothing where it is not told by the names of the modules inside."""
+def _given(evidence: Evidence, row: int, children: Sequence[int], made: int, numbers: Numbers) -> list[Both[Given]]:
+    """Of each rank what attention was given, and made; nothing where the names of the modules inside do not tell it of all."""
     named = dict(_named(evidence, row, children, made))
     read = {name: numbers(pair) for name, pair in named.items()}
-    if not all(read.values()) or not ({"q", "k", "v"} <= set(read) or "qkv" in read):
-        return
-    for rank in range(min(map(len, read.values()))):
-        both = Both(*({name: getattr(ranks[rank], side) for name, ranks in read.items()} for side in ("reference", "target")))
-        reference, target = _as_given(both.reference), _as_given(both.target)
-        if reference is not None and target is not None:
-            yield Both(reference, target)
+    if len({len(ranks) for ranks in read.values()}) != 1 or not ({"q", "k", "v"} <= set(read) or "qkv" in read):
+        return []
+    found: list[Both[Given]] = []
+    for every in zip(*read.values(), strict=True):
+        reference, target = (
+            _as_given({name: getattr(both, side) for name, both in zip(read, every, strict=True)}) for side in ("reference", "target")
+        )
+        if reference is None or target is None or reference.queries.shape != target.queries.shape:
+            return []
+        found.append(Both(reference, target))
+    return found
 
 
 def _named(evidence: Evidence, row: int, children: Sequence[int], made: int) -> Iterator[tuple[str, int]]:
@@ -127,26 +144,37 @@ def _named(evidence: Evidence, row: int, children: Sequence[int], made: int) -> 
 
 
 def _as_given(values: dict[str, NDArray[Any]]) -> Given | None:
+    """None where it is not told what is which, or where forms do not fit each other."""
+    if any(x.dtype.kind != "f" for name, x in values.items() if name != "mask"):
+        return None
     made = _rows(values["made"], None)
     if made is None:
         return None
-    tokens, width = made.shape[1:]
-    if "qkv" in values:
-        fused = _rows(values["qkv"], tokens)
-        if fused is None or fused.shape[-1] <= width or (fused.shape[-1] - width) % 2:
-            return None
-        both = (fused.shape[-1] - width) // 2
-        q, k, v = np.split(fused, [width, width + both], axis=-1)
-    else:
-        parts = [_rows(values[name], tokens) for name in "qkv"]
-        if parts[0] is None or parts[1] is None or parts[2] is None:
-            return None
-        q, k, v = parts[0], parts[1], parts[2]
-    tables = [values[name].astype(np.float64).reshape(-1, *values[name].shape[-2:]) if name in values else None for name in ("cos", "sin")]
-    mask = values.get("mask")
-    if mask is not None and mask.ndim != 4:
+    batch, tokens, _ = made.shape
+    parts = [_rows(x, tokens) for x in _projections(values, made.shape[-1])]
+    known = [part for part in parts if part is not None]
+    if len(known) != 3 or known[0].shape != made.shape or known[1].shape != known[2].shape:
         return None
-    return Given(q, k, v, made, tables[0], tables[1], mask if mask is None or mask.dtype == bool else mask.astype(np.float64))
+    tables = [values[name].astype(np.float64) for name in ("cos", "sin") if name in values]
+    if any(x.ndim < 2 or x.shape[-2] != tokens or x.size != x.shape[-1] * tokens * (x.shape[0] if x.ndim == 3 else 1) for x in tables):
+        return None
+    tables = [x.reshape(-1, tokens, x.shape[-1]) for x in tables]
+    if tables and (len(tables) != 2 or tables[0].shape != tables[1].shape or len(tables[0]) not in (1, batch)):
+        return None
+    mask = values.get("mask")
+    if mask is not None and (mask.ndim != 4 or mask.shape[0] not in (1, batch) or mask.shape[1] != 1 or mask.shape[2:] != (tokens, tokens)):
+        return None
+    seen = mask if mask is None or mask.dtype == bool else mask.astype(np.float64)
+    cos, sin = tables or (None, None)
+    return Given(known[0], known[1], known[2], made, cos, sin, seen)
+
+
+def _projections(values: dict[str, NDArray[Any]], width: int) -> list[NDArray[Any]]:
+    """Queries, keys and values; of one product the queries come first."""
+    if "qkv" not in values:
+        return [values[name] for name in "qkv"]
+    both = (values["qkv"].shape[-1] - width) // 2
+    return np.split(values["qkv"], [width, width + both], axis=-1) if both > 0 else []
 
 
 def _rows(x: NDArray[Any], tokens: int | None) -> NDArray[np.float64] | None:
@@ -156,4 +184,4 @@ def _rows(x: NDArray[Any], tokens: int | None) -> NDArray[np.float64] | None:
         x = x if x.shape[1] == tokens else np.swapaxes(x, 1, 2)
         x = x.reshape(*x.shape[:2], -1)
     x = x[None] if x.ndim == 2 else x
-    return x if x.ndim == 3 and tokens in (None, x.shape[1]) else None
+    return x if x.ndim == 3 and x.size and tokens in (None, x.shape[1]) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from layerdiff.compare import compare_traces
 from layerdiff.diagnose.beams import counts_of_beams, search
+from layerdiff.sides import Both
 from layerdiff.trace.schema import CallKind, CallRow, CallStatus, Role
 from layerdiff.trace.writer import TraceWriter
 from tests.trace.writing import raw, value_row
@@ -136,6 +137,18 @@ def test_a_search_is_followed_past_what_ends_a_sequence() -> None:
     x[0, 7] = x[0].max() + 1  # the best by far
     order = [token for token in np.argsort(-x[0]).tolist() if token != 7][:2]
     prompt = np.array([[1, 2], [1, 2]])
+
+    def gone(tokens: list[int]) -> list[Sequence[int]]:
+        both = Both(np.array(tokens)[:, None], np.array(tokens)[:, None])
+        return [parents.target for parents in search(2, Both(prompt, prompt), [(Both(x, x), both)]).parents]
+
     assert [2] == list(counts_of_beams(prompt))
-    assert [[0, 0]] == list(search(2, [x], [prompt, np.array(order)[:, None]]).parents)
-    assert [] == list(search(2, [x], [prompt, np.array([[order[1]], [order[1] + 1]])]).parents)
+    assert [[0, 0]] == gone(order)
+    assert [] == gone([order[1], order[1] + 1])
+
+
+def test_what_is_not_finite_or_no_token_ends_a_search() -> None:
+    prompt = Both(np.array([[1], [1]]), np.array([[1], [1]]))
+    for x, token in ((np.full((2, VOCABULARY), np.nan), 3), (np.zeros((2, VOCABULARY)), VOCABULARY)):
+        tokens = np.full((2, 1), token)
+        assert not search(2, prompt, [(Both(x, x), Both(tokens, tokens))]).parents

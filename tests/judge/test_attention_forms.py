@@ -101,3 +101,29 @@ def test_large_biases_in_bf16(kind: type[Attention], wrong: bool, expected: list
         with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
             model(x.to(dtype))
     assert expected == [origin.site for origin in compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins]
+
+
+class NarrowAttention(Attention):
+    """Its values, and what it hands on, are of another width than its queries, and its tables lie in no usual form."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__(bias)
+        self.v_proj, self.o_proj = nn.Linear(16, 6), nn.Linear(6, 16)
+
+    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        scores = self.q_proj(x) @ self.k_proj(x).mT * self.scaling
+        return self.o_proj(scores.softmax(-1) @ self.v_proj(x))  # type: ignore[no-any-return]
+
+
+def test_forms_that_fit_nothing_are_left_to_thresholds(tmp_path: Path) -> None:
+    x = torch.randn(2, 24, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    for name, dtype in (("r", torch.float32), ("t", torch.bfloat16)):
+        model = NarrowAttention(60.0).to(torch.bfloat16).to(dtype)
+        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
+            model(x.to(dtype), torch.ones(7, dtype=dtype), torch.ones(3, 5, dtype=dtype))
+    assert [""] == [origin.site for origin in compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins]
+
+
+def test_tables_that_are_wider_than_a_head_turn_nothing() -> None:
+    ours = given(FORM, 1.0)
+    assert held_against_form(ours, ours, [4], [], BF16) is None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerdiff import Recorder, compare_traces, open_comparison
+from layerdiff.compare import compare_in_steps
 from layerdiff.judge.norms import local_error
 from layerdiff.verdicts import judge_again
 
@@ -94,3 +95,16 @@ def test_the_norm_behind_a_fault_is_no_origin_beside_a_massive_row(dtype: torch.
     again = judge_again(open_comparison(comparison.save(tmp_path / "run.ldiff")), profile="relaxed")
     for one in (comparison, again):
         assert expected == [origin.site for origin in one.origins]
+
+
+def test_a_norm_that_may_be_acquitted_waits_until_it_is_run(tmp_path: Path) -> None:
+    """What is said of a comparison in the making is never withdrawn."""
+    x = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(0))
+    x[:, 0] *= 4000
+    paths = [tmp_path / "r.h5", tmp_path / "t.h5"]
+    for path, model in zip(paths, (Block("none"), Block("tanh")), strict=True):
+        with torch.no_grad(), Recorder(path, model):
+            model(x)
+    said = [{origin.site for origin in one.comparison.origins} for one in compare_in_steps(*paths, snapshot_seconds=0)]
+    assert len(said) > 2
+    assert all(one <= {"act"} for one in said) and said[-1] == {"act"}

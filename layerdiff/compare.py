@@ -33,6 +33,7 @@ from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
+from layerdiff.diagnose.other_attention import other_attention
 from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
@@ -55,7 +56,7 @@ from layerdiff.judge.pairs.reordering import in_the_targets_order
 from layerdiff.judge.pairs.unused_rows import without_unused
 from layerdiff.judge.profiles import Profile, load_profile
 from layerdiff.judge.second_run import WITHIN, self_noise
-from layerdiff.judge.tables import Again, Columns, Texts
+from layerdiff.judge.tables import Again, Columns, Texts, Verdict
 from layerdiff.judge.unfinished import Unfinished
 from layerdiff.saved.alignment_summary import alignment_summary
 from layerdiff.saved.comparison import AlignmentSummary, Comparison, SecondRun
@@ -219,6 +220,10 @@ def compare_in_steps(
                 yield Progress(done + replayed, entire, so_far(True))
                 last = time.monotonic()
         waits[rows] = False
+    evidence = Evidence(sites, pairs, tables.texts, files)
+    for one in other_attention(evidence, chosen, values.beside if ranked else evidence.of_one_process):
+        sites["exact"][one.row] = int(Verdict.INHERITED)  # thresholds say less of it
+        found.append(one)
     found += of_other_modules(chosen_filling(sites, pairs, tables.texts, files, filled, parts_of), found, sites)
     yield Progress(entire, entire, judge)
 

@@ -46,7 +46,7 @@ def with_verdicts(
     convicted = (sites["verdict"] == Verdict.UNEXPLAINED) & (sites["exact"] == BY_THRESHOLDS)
     blamed: list[int] = [] if files is None else np.flatnonzero(convicted).tolist()
     if unfinished is None and blamed:
-        sites |= acquit(evidence, blamed, profile, lambda pair: [one for one in [evidence.numbers(pair)] if one is not None])
+        sites |= acquit(evidence, blamed, profile, evidence.of_one_process)
     by_thresholds = sites["exact"] == BY_THRESHOLDS
     origins = tuple(origin for origin in find_origins(evidence) if by_thresholds[origin.row])
     sites = apply_exact(sites, texts, comparison.found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,10 +16,13 @@ from layerdiff.judge.coded import coded_roundoff
 from layerdiff.judge.pairs.pairing import rows_of
 from layerdiff.judge.tables import Columns, Source, Texts, Verdict
 from layerdiff.sides import Both
+from layerdiff.trace.dtypes import dtype_named
 from layerdiff.trace.reader import TraceFile
-from layerdiff.trace.schema import Role
+from layerdiff.trace.schema import CallKind, Role
 
 Attributes = dict[str, Any]
+Numbers = Callable[[int], Sequence[Both[NDArray[Any]]]]
+"""Both sides' numbers of a pair of values, of each rank; none where they are not at hand."""
 _NAMES = ("name_or_path", "layer_idx", "layer_id", "prefix")
 """Attributes that say which module it is, and not what it computes."""
 
@@ -96,6 +100,22 @@ class Evidence:
             except TraceError:
                 return None
         return Both(*read)
+
+    def of_one_process(self, pair: int) -> list[Both[NDArray[Any]]]:
+        """`Numbers` of runs of one process."""
+        both = self.numbers(pair)
+        return [] if both is None else [both]
+
+    def roundoffs(self, pair: int) -> list[float] | None:
+        """Unit roundoffs of a pair's dtypes; None where one does not round."""
+        dtypes = [dtype_named(self.texts[int(self.pairs[f"{side}_dtype"][pair])] or "") for side in ("reference", "target")]
+        known = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.unit_roundoff]
+        return known if len(known) == 2 else None
+
+    def children(self, row: int) -> list[int]:
+        """The modules that a site calls."""
+        found: list[int] = np.flatnonzero((self.sites["parent"] == row) & (self.sites["kind"] == CallKind.MODULE)).tolist()
+        return found
 
     def position(self, row: int) -> str | None:
         """Where the deciding value stood: `out`, `in[0]`."""

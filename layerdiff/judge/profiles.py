@@ -64,6 +64,10 @@ class Profile:
     thresholds: tuple[Threshold, ...] = ()
     renames: tuple[RenameRule, ...] = ()
 
+    def limits(self, site: str) -> bool:
+        """Whether the user set a limit for a site."""
+        return any(threshold.matches(site) for threshold in self.thresholds)
+
     def to_json(self) -> dict[str, Any]:
         """The profile in full, so that a comparison says what it was judged by."""
         return {

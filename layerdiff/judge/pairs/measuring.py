@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from layerdiff.align.beside import AS_THEY_ARE, Forms
 from layerdiff.errors import TraceError
 from layerdiff.judge.pairs.packing import FormsOfSteps, forms_of_steps
+from layerdiff.judge.pairs.padded_rows import PaddedRows
 from layerdiff.judge.tables import Source, Texts
 from layerdiff.measure.blocks import ArrayBlocks, Blocks
 from layerdiff.measure.equality import same_bits
@@ -27,6 +28,9 @@ NUMBERS = (
     *("equal", "count", "rel_l2", "max_abs", "rms_reference", "max_reference", "rms_difference", "mismatched"),
     *("nonfinite_reference", "nonfinite_target", "nonfinite_differ", "worst"),
 )
+
+_SPREADING = ("nonfinite_reference", "nonfinite_target", "nonfinite_differ")
+"""What counts in padding, too: it spreads to rows that are read."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def fill(
     known: dict[tuple[int, int, int, int], Numbers] = {}
     if forms is None:
         forms = forms_of_steps(sites, pairs, files)
-    done = 0
+    padded, done = PaddedRows(files), 0
     for pair, site in enumerate(pairs["site"].tolist()):
         numbers = Both(int(sites["reference_file"][site]), int(sites["target_file"][site]))
         values = Both(int(pairs["reference_value"][pair]), int(pairs["target_value"][pair]))
@@ -159,7 +163,9 @@ def fill(
         key = (numbers.reference, numbers.target, values.reference, values.target)
         found = known.get(key)
         if found is None:
-            found = known[key] = measure_values(side, values, forms.at(numbers.target, int(sites["target_call"][site])))
+            calls = Both(int(sites["reference_call"][site]), int(sites["target_call"][site]))
+            found = measure_values(side, values, forms.at(numbers.target, calls.target))
+            found = known[key] = _without(found, side, values, lambda: padded.among(numbers, calls, values))  # noqa: B023
             done += bytes_of(side, values)
         for name, number in found.columns.items():
             pairs[name][pair] = number
@@ -169,6 +175,25 @@ def fill(
         if found.reason is not None and sites["statement"][site] < 0:
             sites["statement"][site] = texts.intern(f"{texts[int(pairs['position'][pair])]}: {found.reason}")
         yield done
+
+
+def _without(found: Numbers, files: Both[TraceFile], values: Both[int], padding: Callable[[], NDArray[np.bool_] | None]) -> Numbers:
+    """What was measured of two values as they are stored, without their elements of padding.
+
+    Of what is discrete all counts: padding is routed, too, and moves what experts are given.
+    """
+    if found.columns["source"] != Source.BYTES or found.columns["equal"] or found.shape is not None or found.columns["mismatched"] >= 0:
+        return found
+    left_out = padding()
+    dtypes = Both(files.reference.dtype(values.reference), files.target.dtype(values.target))
+    if left_out is None or dtypes.reference is None or dtypes.target is None:
+        return found
+    kept = np.flatnonzero(~left_out.reshape(-1))
+    ours, theirs = (file.raw(value).reshape(-1)[kept] for file, value in zip(files, values, strict=True))
+    without = _screened(ArrayBlocks(dtypes.reference, ours), ArrayBlocks(dtypes.target, theirs))
+    whole = {name: found.columns[name] for name in ("equal", "count", *_SPREADING)}
+    worst = int(without.columns["worst"])
+    return Numbers({**without.columns, **whole, "worst": int(kept[worst]) if worst >= 0 else -1})
 
 
 def bytes_of(files: Both[TraceFile], values: Both[int]) -> int:

@@ -27,8 +27,7 @@ def compared(
     return compare_traces(record(folder / "reference.h5", operators, inside), folder / "target")
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize(("operators", "inside"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("operators", "inside", "size"), [(False, False, 2), (True, False, 4), (False, True, 4)])
 def test_every_layer_of_every_chunk_pairs(operators: bool, inside: bool, size: int, processes: Processes, tmp_path: Path) -> None:
     comparison = compared(processes, tmp_path, "", operators, inside, size)
     assert [] == [(origin.site, origin.cause) for origin in comparison.origins]
@@ -58,8 +57,7 @@ HOLDS = {
 """The layers that are on no rank, and the rank that has others, of two and of four."""
 
 
-@pytest.mark.parametrize(("operators", "inside", "dtype"), [(False, False, torch.bfloat16), (True, True, torch.float32)])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("operators", "inside", "dtype", "size"), [(False, False, torch.bfloat16, 4), (True, True, torch.float32, 2)])
 @pytest.mark.parametrize("wrong", HOLDS)
 def test_a_chunk_that_holds_the_layers_of_another_is_said(
     wrong: str, size: int, operators: bool, inside: bool, dtype: torch.dtype, processes: Processes, tmp_path: Path

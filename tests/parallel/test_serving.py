@@ -38,7 +38,7 @@ def compared(
     [
         ("mixed", True, True, 2, torch.bfloat16),
         ("mixed", False, False, 4, torch.bfloat16),
-        ("decoding", False, True, 4, torch.float32),
+        ("decoding", False, True, 2, torch.float32),
         ("alone", False, True, 2, torch.float32),
         ("late", True, True, 2, torch.float32),
     ],
@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[str, str | None, int | None]] = {
 @pytest.mark.parametrize(
     ("wrong", "steps", "batch", "size", "operators"),
     [
-        ("scale", "mixed", True, 4, True),
+        ("scale", "mixed", True, 2, True),
         ("rank 1 scale", "alone", False, 2, True),
         ("epsilon", "decoding", True, 2, True),
         ("slot", "mixed", False, 2, True),

@@ -200,7 +200,7 @@ async def test_light_help_and_palette() -> None:
         assert "tell orders apart" in painted(app)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (20, 5), (300, 90)])
+@pytest.mark.parametrize("size", [(1, 1), (300, 90)])
 @pytest.mark.parametrize("report", [defect_against_right(), single(not_valid())], ids=["pair", "single"])
 async def test_any_size_can_be_drawn(report: OrderReport, size: tuple[int, int]) -> None:
     app = LayerdiffApp(faulty())

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.checkpoint.weights import weights_of
+from layerdiff.diagnose.by_form import found_by_form
 from layerdiff.diagnose.caches import notices_of_caches
 from layerdiff.diagnose.evidence import Evidence
 from layerdiff.diagnose.filling import (
@@ -33,7 +34,6 @@ from layerdiff.diagnose.generation import Parting, parting
 from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
-from layerdiff.diagnose.other_attention import other_attention
 from layerdiff.diagnose.rank_notices import notices_of_ranks
 from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
@@ -221,7 +221,7 @@ def compare_in_steps(
                 last = time.monotonic()
         waits[rows] = False
     evidence = Evidence(sites, pairs, tables.texts, files)
-    for one in other_attention(evidence, chosen, values.beside if ranked else evidence.of_one_process):
+    for one in found_by_form(evidence, chosen, values.beside if ranked else evidence.of_one_process):
         sites["exact"][one.row] = int(Verdict.INHERITED)  # thresholds say less of it
         found.append(one)
     found += of_other_modules(chosen_filling(sites, pairs, tables.texts, files, filled, parts_of), found, sites)

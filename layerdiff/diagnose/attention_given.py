@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.diagnose.evidence import Evidence, Numbers
-from layerdiff.judge.attention_forms import Given, Told, held_against_form
+from layerdiff.judge.attention_forms import Form, Given, Told, held_against_form
 from layerdiff.sides import Both
 from layerdiff.trace.schema import Role
 
@@ -24,10 +24,13 @@ _HEADS: Final = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead
 _SCALE: Final = ("scaling", "scale", "softmax_scale", "norm_factor", "scale_attn")
 
 
-def told_of_attention(evidence: Evidence, row: int, made: int, numbers: Numbers, most: int) -> list[Told | None]:
+def told_of_attention(
+    evidence: Evidence, row: int, made: int, numbers: Numbers, most: int, likely: Form | None = None
+) -> list[Told | None]:
     """What is told of attention on each rank; nothing where it is not known what it is given.
 
     `made`: the pair of what it hands to its last product. `most`: scores that are computed; of more, some queries are looked at.
+    `likely`: the form of modules like this one.
     """
     roundoffs = evidence.roundoffs(made)
     if roundoffs is None or evidence.pairs["count"][made] > _MOST:
@@ -43,7 +46,7 @@ def told_of_attention(evidence: Evidence, row: int, made: int, numbers: Numbers,
         both = [{name: getattr(both, side) for name, both in zip(read, every, strict=True)} for side in ("reference", "target")]
         dims = list(_dims(attributes, both[0]))
         candidates = [(dim, one) for dim in dims for one in _alike(both, dim)]
-        told = (held_against_form(one.reference, one.target, [dim], scales[:1], roundoffs, most) for dim, one in candidates)
+        told = (held_against_form(one.reference, one.target, [dim], scales[:1], roundoffs, most, likely) for dim, one in candidates)
         found.append(next((one for one in told if one is not None), None))
     return found
 

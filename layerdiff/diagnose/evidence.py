@@ -112,6 +112,14 @@ class Evidence:
         known = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.unit_roundoff]
         return known if len(known) == 2 else None
 
+    def input_and_output(self, row: int, most: int) -> tuple[int, int] | None:
+        """The pairs of the one input of a site and of its one output; None where there are others, of so few elements."""
+        pairs = self.pairs
+        roles = (Role.INPUT, Role.OUTPUT)
+        here = [pair for pair in self.pairs_of(row) if pairs["role"][pair] in roles and pairs["count"][pair] <= most]
+        given, made = sorted(here, key=lambda pair: int(pairs["role"][pair])) if len(here) == 2 else (-1, -1)
+        return (given, made) if given >= 0 and (pairs["role"][given], pairs["role"][made]) == roles else None
+
     def children(self, row: int) -> list[int]:
         """The modules that a site calls."""
         found: list[int] = np.flatnonzero((self.sites["parent"] == row) & (self.sites["kind"] == CallKind.MODULE)).tolist()

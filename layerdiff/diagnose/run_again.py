@@ -18,7 +18,6 @@ from layerdiff.judge.classes import ATTENTION, NORM, ModuleClass, module_class
 from layerdiff.judge.norms import local_error
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Verdict
-from layerdiff.trace.schema import Role
 
 NORMS: Final = "norms: relative L2 to what the reference's norm makes of the target's input"
 _MOST: Final = 1 << 24
@@ -57,12 +56,10 @@ def _worst(every: Iterable[tuple[float, float] | None]) -> tuple[float, float] |
 
 
 def _norm(evidence: Evidence, row: int, numbers: Numbers) -> tuple[float, float] | None:
-    pairs = evidence.pairs
-    here = [pair for pair in evidence.pairs_of(row) if pairs["role"][pair] in (Role.INPUT, Role.OUTPUT) and pairs["count"][pair] <= _MOST]
-    if sorted(int(pairs["role"][pair]) for pair in here) != [Role.INPUT, Role.OUTPUT]:
+    both = evidence.input_and_output(row, _MOST)
+    if both is None:
         return None
-    inputs, outputs = (numbers(pair) for pair in sorted(here, key=lambda pair: int(pairs["role"][pair])))
-    roundoffs = evidence.roundoffs(here[-1])
+    inputs, outputs, roundoffs = numbers(both[0]), numbers(both[1]), evidence.roundoffs(both[1])
     if not inputs or len(inputs) != len(outputs) or roundoffs is None:
         return None
     epsilon = epsilon_of(evidence.attributes(row).reference) or 0.0

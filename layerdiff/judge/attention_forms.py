@@ -9,7 +9,7 @@ result may lie from that is told by drawing the roundings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final, Literal
@@ -120,36 +120,42 @@ class Form:
         """What it makes. `roundoff`, `random`: each step is moved by a rounding of this size."""
 
         def rounded(x: Reals) -> Reals:
-            return x if random is None else x * (1 + roundoff * random.uniform(-1, 1, x.shape))
+            return x if random is None else _moved(x, roundoff, random)
 
         rows, before = given.rows, given.keys.shape[1] - given.queries.shape[1]
         q, k, v = (self._heads(x) for x in (given.queries, given.keys, given.values))
-        q = rounded(self._turned(q, given, rounded) if self.turns != "keys" else q)[:, :, rows]
-        k = rounded(self._turned(k, given, rounded) if self.turns != "queries" else k)
-        groups = q.shape[1] // k.shape[1]
-        k, v = ((np.tile(x, (1, groups, 1, 1)) if self.tiled else np.repeat(x, groups, 1)) for x in (k, v))
-        scores = rounded(rounded(q @ np.swapaxes(k, -1, -2)) * self.scale)
+        q = rounded(self._turned(q[:, :, rows], given, rows, rounded) if self.turns != "keys" else q[:, :, rows])
+        k = rounded(self._turned(k, given, None, rounded) if self.turns != "queries" else k)
+        q = self._beside_keys(q, k.shape[1])
+        scores = rounded(rounded(q @ np.swapaxes(k, -1, -2)[:, :, None]) * self.scale)
         if given.mask is not None:
-            mask = given.mask[..., rows, :]
+            mask = given.mask[:, :, None][..., rows, :]
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
         elif self.later is not None:
-            scores = np.where(np.arange(k.shape[2]) <= rows[:, None] + before + self.later, scores, -np.inf)
+            scores = np.where(np.arange(scores.shape[-1]) <= rows[:, None] + before + self.later, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights = rounded(weights / weights.sum(-1, keepdims=True))
-        made = rounded(weights @ v)
+        made = rounded(weights @ v[:, :, None])
+        made = (np.swapaxes(made, 1, 2) if self.tiled else made).reshape(len(made), -1, *made.shape[-2:])
         return np.asarray(np.moveaxis(made, 1, 2).reshape(given.seen.shape))
 
     def lengths(self, x: Reals, counted: NDArray[np.bool_]) -> Reals:
         """Of each row, a query that counts in a head, the L2 norm."""
         return np.asarray(np.linalg.norm(x[counted].reshape(-1, self.dim), axis=1))
 
+    def _beside_keys(self, queries: Reals, heads: int) -> Reals:
+        """(batch, heads of keys, those that share one, queries, dim)."""
+        batch, _, *rest = queries.shape
+        return np.swapaxes(queries.reshape(batch, -1, heads, *rest), 1, 2) if self.tiled else queries.reshape(batch, heads, -1, *rest)
+
     def _heads(self, x: Reals) -> Reals:
         return np.moveaxis(x.reshape(*x.shape[:2], -1, self.dim), 2, 1)
 
-    def _turned(self, x: Reals, given: Given, rounded: Any) -> Reals:
+    def _turned(self, x: Reals, given: Given, rows: NDArray[np.int64] | None, rounded: Callable[[Reals], Reals]) -> Reals:
         if given.cosines is None or given.sines is None or self.turns == "none":
             return x
-        cos, sin = given.cosines[:, None], given.sines[:, None] * (-1.0 if self.turns == "back" else 1.0)
+        at = slice(None) if rows is None else rows
+        cos, sin = given.cosines[:, None, at], given.sines[:, None, at] * (-1.0 if self.turns == "back" else 1.0)
         turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
         if self.turns == "pairs":
             other = np.stack([-turned[..., 1::2], turned[..., ::2]], -1).reshape(turned.shape)
@@ -195,14 +201,20 @@ class Told:
 
 
 def held_against_form(
-    reference: Given, target: Given, dims: Sequence[int], scales: Sequence[float], roundoffs: Sequence[float], most: int = MOST
+    reference: Given,
+    target: Given,
+    dims: Sequence[int],
+    scales: Sequence[float],
+    roundoffs: Sequence[float],
+    most: int = MOST,
+    likely: Form | None = None,
 ) -> Told | None:
     """None where no form is known that makes the reference's own result.
 
     `dims`: sizes of a head that may be. `scales`: the reference's, where it is known. `roundoffs`: of the two runs. `most`: how many
-    scores are computed; of more, some queries are looked at.
+    scores are computed; of more, some queries are looked at. `likely`: the form of modules like this one.
     """
-    form = _form_of(reference, dims, scales, roundoffs[0], most)
+    form = _form_of(reference, dims, scales, roundoffs[0], most, likely)
     if form is None:
         return None
     if target.mask is None and reference.mask is not None:  # a kernel may know by itself what the reference is told
@@ -245,12 +257,21 @@ def _near(form: Form, given: Given, counted: NDArray[np.bool_], roundoff: float,
 
 
 def _with_codes(given: Given, random: np.random.Generator) -> Given:
-    keys, values = (x * (1 + _CODES * random.uniform(-1, 1, x.shape)) for x in (given.keys, given.values))
+    keys, values = (_moved(x, _CODES, random) for x in (given.keys, given.values))
     return replace(given, keys=keys, values=values)
 
 
-def _form_of(reference: Given, dims: Sequence[int], scales: Sequence[float], roundoff: float, most: int) -> Form | None:
-    """The form that makes the reference's own result, the nearest of all; sought with few queries, and held against more."""
+def _moved(x: Reals, roundoff: float, random: np.random.Generator) -> Reals:
+    """Each number moved by up to a roundoff."""
+    return np.asarray(x * (1 + roundoff * (2 * random.random(x.shape, np.float32) - 1)))
+
+
+def _form_of(
+    reference: Given, dims: Sequence[int], scales: Sequence[float], roundoff: float, most: int, likely: Form | None
+) -> Form | None:
+    """The form that makes the reference's own result: the likely one, else the nearest of all, sought with few queries."""
+    if likely is not None and likely in _forms(reference, dims, scales) and _makes(likely, reference.sampled(likely.dim, most), roundoff):
+        return likely
     errors: list[tuple[float, Form]] = []
     for form in _forms(reference, dims, scales):
         few = reference.sampled(form.dim, most // _SEARCH)
@@ -259,13 +280,20 @@ def _form_of(reference: Given, dims: Sequence[int], scales: Sequence[float], rou
     if not errors:
         return None
     error, form = min(errors, key=lambda one: one[0])
-    whole = reference.sampled(form.dim, most)
-    if whole is None or error > max(_FITS, _COARSE_FITS * roundoff):
+    if error > max(_FITS, _COARSE_FITS * roundoff):
         return None
-    if _error(form, whole) <= _FITS:
-        return form
-    near = _near(form, whole, whole.counted, roundoff)
-    return form if near.error <= _HALF * near.allowed and near.beyond <= _FEW * near.rows else None
+    return form if _makes(form, reference.sampled(form.dim, most), roundoff) else None
+
+
+def _makes(form: Form, reference: Given | None, roundoff: float) -> bool:
+    """Whether it makes the reference's own result; of one in 16 bits, as far as roundings tell."""
+    if reference is None:
+        return False
+    error = _error(form, reference)
+    if error <= _FITS or error > _COARSE_FITS * roundoff:
+        return error <= _FITS
+    near = _near(form, reference, reference.counted, roundoff)
+    return near.error <= _HALF * near.allowed and near.beyond <= _FEW * near.rows
 
 
 def _error(form: Form, given: Given) -> float:

@@ -18,11 +18,12 @@ from layerdiff.judge.classes import FP32_ROUNDOFF, NORM
 
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
-_FEW: Final = 4
+Form = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
+FEW: Final = 4
 """Rows from which on a form is held against the reference itself; fewer rows fit any."""
 _STEPS: Final = 16
 """How often an epsilon is taken nearer. Measured: seven from 0 to 1e-5 at a mean square of 4e-4, to float64's rounding."""
-_LEAST: Final = 1e-300
+LEAST: Final = 1e-300
 """Of a row of zeros the mean square, where no epsilon is known."""
 _ROW: Final = 4.0
 """How many times further off one row may be than all of them may."""
@@ -36,59 +37,71 @@ def local_error(
     `inputs`, `outputs`: the reference's and the target's, all of one shape, normalised along the last axis. `epsilon`: the reference's.
     `roundoffs`: of both sides.
     """
-    if len({x.shape for x in (*inputs, *outputs)}) > 1 or inputs[0].ndim < 1 or inputs[0].size == 0:
+    known = as_rows(inputs, outputs)
+    if known is None:
         return None
-    x, given, made, own = (one.reshape(-1, one.shape[-1]).astype(np.float64) for one in (*inputs, *outputs))
-    if not all(np.isfinite(one).all() for one in (x, given, made, own)):
-        return None
-    for form in (_scaled, _centred):
-        summing = NORM.summing * FP32_ROUNDOFF * (_cancels(x) if form is _centred else 1.0)
+    x, given, made, own = known
+    for form in (scaled, centred):
+        summing = NORM.summing * FP32_ROUNDOFF * (cancels(x) if form is centred else 1.0)
         ours, allowed = (NORM.rounding * u + summing for u in (roundoffs[0], max(roundoffs)))
         for with_offset in (False, True):
-            fitted = _fitted(form, x, made, epsilon, with_offset=with_offset, until=ours)
+            fitted = fitted_form(form, x, made, epsilon, with_offset=with_offset, until=ours)
             if fitted is None:
                 continue
-            factor, offset, known = fitted
-            meant = factor * form(given, known) + offset
-            error = _relative(meant, own)
+            factor, offset, own_epsilon = fitted
+            meant = factor * form(given, own_epsilon) + offset
+            error = relative(meant, own)
             if error <= allowed and _worst_row(meant, own) <= _ROW * allowed:
                 return error, allowed
     return None
 
 
-def _scaled(x: Reals, epsilon: float) -> Reals:
-    return np.asarray(x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + max(epsilon, _LEAST)))
+def as_rows(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Reals] | None:
+    """The inputs, then the outputs, as rows; None where they are of other shapes, or not finite."""
+    if len({x.shape for x in (*inputs, *outputs)}) > 1 or inputs[0].ndim < 1 or inputs[0].size == 0:
+        return None
+    rows = [one.reshape(-1, one.shape[-1]).astype(np.float64) for one in (*inputs, *outputs)]
+    return rows if all(np.isfinite(one).all() for one in rows) else None
 
 
-def _centred(x: Reals, epsilon: float) -> Reals:
-    return _scaled(x - x.mean(axis=1, keepdims=True), epsilon)
+def scaled(x: Reals, epsilon: float) -> Reals:
+    """An RMSNorm of rows, without weights."""
+    return np.asarray(x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + max(epsilon, LEAST)))
 
 
-def _cancels(x: Reals) -> float:
+def centred(x: Reals, epsilon: float) -> Reals:
+    """A LayerNorm of rows, without weights."""
+    return scaled(x - x.mean(axis=1, keepdims=True), epsilon)
+
+
+def square_of(form: Form, x: Reals) -> Reals:
+    """What the epsilon is added to, of each row."""
+    return np.asarray((x * x if form is scaled else np.square(x - x.mean(axis=1, keepdims=True))).mean(axis=1, keepdims=True))
+
+
+def cancels(x: Reals) -> float:
     """How much the difference to the mean magnifies the rounding of a sum, in the worst row."""
     with np.errstate(all="ignore"):
         return max(1.0, float(np.nanmax(np.sqrt(np.mean(x * x, axis=1)) / x.std(axis=1), initial=1.0, where=x.std(axis=1) > 0)))
 
 
-def _fitted(
-    form: Callable[[Reals, float], Reals], x: Reals, made: Reals, epsilon: float, *, with_offset: bool, until: float
-) -> tuple[Reals, Reals, float] | None:
+def fitted_form(form: Form, x: Reals, made: Reals, epsilon: float, *, with_offset: bool, until: float) -> tuple[Reals, Reals, float] | None:
     """Factor and offset of each channel, and an epsilon, by least squares; None where rows enough to tell do not meet them.
 
     From the epsilon that is known, or none, a nearer one is looked for as long as it fits better: its change makes
     -1/2 change / (mean square + epsilon) of each row (Gauss-Newton, by variable projection).
     """
-    square = (x * x if form is _scaled else np.square(x - x.mean(axis=1, keepdims=True))).mean(axis=1, keepdims=True)
+    square = square_of(form, x)
     best: tuple[float, tuple[Reals, Reals, float]] | None = None
-    for _ in range(_STEPS if len(x) >= _FEW else 1):
+    for _ in range(_STEPS if len(x) >= FEW else 1):
         normal = form(x, epsilon)
         factor, offset = _affine(normal, made, with_offset=with_offset)
         fits = factor * normal + offset
-        off = _relative(fits, made)
+        off = relative(fits, made)
         if best is not None and not off < best[0]:
             break
         best = off, (factor, offset, epsilon)
-        change = -0.5 * (fits - offset) / (square + max(epsilon, _LEAST))
+        change = -0.5 * (fits - offset) / (square + max(epsilon, LEAST))
         own, level = _affine(normal, change, with_offset=with_offset)
         change = change - (own * normal + level)  # what neither factor nor offset can make
         with np.errstate(all="ignore"):
@@ -96,7 +109,7 @@ def _fitted(
         if not np.isfinite(step):
             break
         epsilon = max(epsilon + step, 0.0)
-    return None if best is None or (len(x) >= _FEW and best[0] > until) else best[1]
+    return None if best is None or (len(x) >= FEW and best[0] > until) else best[1]
 
 
 def _affine(normal: Reals, made: Reals, *, with_offset: bool) -> tuple[Reals, Reals]:
@@ -106,7 +119,8 @@ def _affine(normal: Reals, made: Reals, *, with_offset: bool) -> tuple[Reals, Re
     return factor, level - factor * middle
 
 
-def _relative(meant: Reals, own: Reals) -> float:
+def relative(meant: Reals, own: Reals) -> float:
+    """Relative L2 error; infinite beside zeros."""
     size = float(np.linalg.norm(meant))
     return float(np.linalg.norm(own - meant)) / size if size > 0 else float("inf")
 

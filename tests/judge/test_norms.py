@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from layerdiff import Recorder, compare_traces, open_comparison
 from layerdiff.compare import compare_in_steps
+from layerdiff.judge.epsilons import other_epsilon
 from layerdiff.judge.norms import local_error
 from layerdiff.verdicts import judge_again
 
@@ -108,3 +109,50 @@ def test_a_norm_that_may_be_acquitted_waits_until_it_is_run(tmp_path: Path) -> N
     said = [{origin.site for origin in one.comparison.origins} for one in compare_in_steps(*paths, snapshot_seconds=0)]
     assert len(said) > 2
     assert all(one <= {"act"} for one in said) and said[-1] == {"act"}
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).float()
+
+
+def kernel(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype, steps: str) -> Tensor:
+    """An RMSNorm of a kernel that rounds its result alone, or each step to the dtype."""
+    if steps == "result":
+        return rounded(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight, dtype)
+    mean = rounded(rounded(x * x, dtype).mean(-1, keepdim=True), dtype)
+    return rounded(rounded(x * rounded(torch.rsqrt(rounded(mean + epsilon, dtype)), dtype), dtype) * weight, dtype)
+
+
+@pytest.mark.parametrize("rows", ["alike", "of many sizes", "beside a massive one"])
+@pytest.mark.parametrize("steps", ["result", "each"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_another_epsilon_that_each_number_hides(dtype: torch.dtype, steps: str, rows: str) -> None:
+    for seed in range(3):
+        random = torch.Generator().manual_seed(seed)
+        x = torch.randn(512, 64, generator=random) * 0.02
+        if rows != "alike":
+            x *= torch.exp(0.5 * torch.randn(512, 1, generator=random))
+        if rows == "beside a massive one":
+            x[0] *= 1000
+        weight = 1 + 0.2 * torch.randn(64, generator=random)
+        made = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+        given, own = rounded(x, dtype), rounded(weight, dtype)
+        for epsilon, found in ((1e-6, False), (1e-5, True)):
+            theirs = kernel(given, own, epsilon, dtype, steps)
+            unit = BF16 if dtype is torch.bfloat16 else 2.0**-11
+            other = other_epsilon((x.numpy(), given.numpy()), (made.numpy(), theirs.numpy()), 1e-6, [FP32, unit])
+            assert (other is not None) == found
+            assert other is None or other.fitted == pytest.approx(epsilon, rel=0.25)
+
+
+@pytest.mark.parametrize("reference", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "cause"), [(nn.RMSNorm, "rmsnorm-eps"), (nn.LayerNorm, "layernorm-eps")])
+def test_an_epsilon_in_bf16_is_found_and_named(kind: type[nn.Module], cause: str, reference: torch.dtype, tmp_path: Path) -> None:
+    x = 0.05 * torch.randn(4, 32, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    for name, dtype, epsilon in (("r", reference, 1e-6), ("s", torch.bfloat16, 1e-6), ("t", torch.bfloat16, 1e-5)):
+        model = nn.Sequential(nn.Identity(), kind(64, eps=epsilon)).to(dtype)  # type: ignore[call-arg]
+        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
+            model(x.to(dtype))
+    assert not compare_traces(tmp_path / "r.h5", tmp_path / "s.h5").origins
+    (origin,) = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins
+    assert (origin.site, origin.cause) == ("1", cause)

@@ -15,7 +15,7 @@ from layerdiff.judge.attention_forms import Told
 from layerdiff.judge.classes import ATTENTION, module_class
 from layerdiff.trace.schema import Role
 
-SAMPLE: Final = 1 << 18
+SAMPLE: Final = 1 << 17
 """Scores that are computed."""
 _TURNS: Final = {
     "halves": "positions turn halves of a head's channels",

@@ -35,6 +35,7 @@ from layerdiff.diagnose.going_on import notices_of_going_on
 from layerdiff.diagnose.judging_ranks import judge_ranks, of_other_modules
 from layerdiff.diagnose.notices import notices_of_steps, notices_of_traces
 from layerdiff.diagnose.rank_notices import notices_of_ranks
+from layerdiff.diagnose.rank_padding import leave_out_padding
 from layerdiff.diagnose.rank_requests import notices_of_requests
 from layerdiff.diagnose.rank_values import RankValues
 from layerdiff.diagnose.run_again import acquit
@@ -184,6 +185,7 @@ def compare_in_steps(
             last = time.monotonic()
     if isinstance(tables, RankedTables):
         values = RankValues(sites, pairs, tables.texts, files, Both(tables.ours, tables.ranks), placed)
+        leave_out_padding(pairs, values)
         parted = parting(sites, pairs, tables.texts, values.numbers)
         told = (*told, *notices_of_turned(placed.values()))
 

@@ -17,6 +17,7 @@ from layerdiff.errors import TraceError
 from layerdiff.judge.exact import judge_exactly
 from layerdiff.judge.found import Found
 from layerdiff.judge.pairs.placed import Part, Placed
+from layerdiff.judge.programs.constants import as_mask
 from layerdiff.judge.tables import BY_THRESHOLDS, Columns, Texts
 from layerdiff.replay.overlaid import Laid, Overlaid, boundaries
 from layerdiff.sides import Both
@@ -114,4 +115,12 @@ def _joined(reference: TraceFile, value: int, targets: Sequence[TraceFile], part
     whole = where.placement.joined(numbers, where.shape or reference.shape(value))
     if where.ours is not None:  # what the reference filled it up with
         whole = refilled(where.ours, where.ours.divided(whole, 1), [reference.read(value)])[0]
-    return Laid(targets[parts[0][0]].dtype_name(parts[0][1]), np.asarray(whole))
+    name = targets[parts[0][0]].dtype_name(parts[0][1])
+    if "bool" in (name, reference.dtype_name(value)) and name != reference.dtype_name(value):  # the program reads a mask in its own way
+        like = _as_kept(reference.read(value), reference.dtype_name(value))
+        return Laid(reference.dtype_name(value), as_mask(_as_kept(np.asarray(whole), name), like))
+    return Laid(name, np.asarray(whole))
+
+
+def _as_kept(numbers: NDArray[Any], dtype: str) -> NDArray[Any]:
+    return numbers.astype(np.bool_) if dtype == "bool" else numbers

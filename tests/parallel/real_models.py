@@ -33,15 +33,36 @@ def families() -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-def save_and_record(family: str, folder: Path, dtype: torch.dtype) -> Path:
+def padded() -> dict[str, Tensor]:
+    """What says that the first tokens of one request are padding."""
+    mask = torch.ones_like(ids())
+    mask[0, :5] = 0
+    return {"attention_mask": mask}
+
+
+def save_and_record(family: str, folder: Path, dtype: torch.dtype, operators: bool = True, **inputs: Tensor) -> Path:
     """One process: the weights in `folder`/weights, and the trace."""
     torch.manual_seed(0)
     model = families()[family]().to(dtype).eval()
     model.save_pretrained(folder / "weights")
-    return _record(folder / "reference.h5", model, input_ids=ids(), use_cache=False)
+    return _record(folder / "reference.h5", model, operators, input_ids=ids(), use_cache=False, **inputs)
 
 
-def record_by_tp_plan(rank: int, size: int, folder: Path, other: dict[str, int] | None = None) -> None:
+def record_padded(rank: int, size: int, folder: Path, operators: bool, factor: float) -> None:
+    """transformers' own plan with other attention than the reference's, and scores that are `factor` times too large in a layer."""
+    record_by_tp_plan(rank, size, folder, attention="sdpa", operators=operators, factor=factor, inputs=padded())
+
+
+def record_by_tp_plan(
+    rank: int,
+    size: int,
+    folder: Path,
+    other: dict[str, int] | None = None,
+    attention: str = "eager",
+    operators: bool = True,
+    factor: float = 1.0,
+    inputs: dict[str, Tensor] | None = None,
+) -> None:
     """transformers' own plan; `other`: its other layouts, by modules."""
     from transformers import AutoModelForCausalLM, logging
     from transformers.distributed import DistributedConfig
@@ -52,9 +73,12 @@ def record_by_tp_plan(rank: int, size: int, folder: Path, other: dict[str, int] 
     os.environ.update(named)
     try:
         plan: dict[str, Any] = dict(distributed_config=DistributedConfig(**other)) if other else dict(tp_plan="auto")
-        model = AutoModelForCausalLM.from_pretrained(folder / "weights", attn_implementation="eager", **plan).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder / "weights", attn_implementation=attention, **plan).eval()
+        if factor != 1:
+            model.model.layers[1].self_attn.scaling *= factor
         (folder / "target").mkdir(exist_ok=True)
-        _record(folder / "target" / f"rank{rank:05d}.h5", model, not other, input_ids=ids(), use_cache=False)
+        whole = operators and not other
+        _record(folder / "target" / f"rank{rank:05d}.h5", model, whole, input_ids=ids(), use_cache=False, **(inputs or {}))
     finally:
         for name in named:
             del os.environ[name]

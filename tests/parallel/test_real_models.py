@@ -70,6 +70,15 @@ def routed_otherwise(comparison: Comparison) -> bool:
     return any(pairs["equal"][pair] == 0 for pair in range(len(whole)) if whole[pair])
 
 
+@pytest.mark.parametrize(("operators", "factor"), [(False, 1.0), (True, 1.0), (False, 3.0)])
+def test_a_padded_batch_with_a_mask_of_another_kind(operators: bool, factor: float, processes: Processes, tmp_path: Path) -> None:
+    """Eager attention is given numbers that are added, the ranks' kernel which keys are seen; of padding they make other things."""
+    reference = real_models.save_and_record("llama", tmp_path, torch.float32, operators, **real_models.padded())
+    processes.run(real_models.record_padded, tmp_path, operators, factor, size=2)
+    found = [(origin.site, origin.cause) for origin in compare_traces(reference, tmp_path / "target").origins]
+    assert found == ([] if factor == 1.0 else [("model.layers.1.self_attn", None)])
+
+
 @pytest.mark.parametrize(("size", "dtype"), [(2, DTYPES[0]), (4, DTYPES[1])], ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_by_the_plan_of_transformers(family: str, dtype: torch.dtype, size: int, processes: Processes, tmp_path: Path) -> None:

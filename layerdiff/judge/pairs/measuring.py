@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
@@ -188,12 +188,18 @@ def _without(found: Numbers, files: Both[TraceFile], values: Both[int], padding:
     dtypes = Both(files.reference.dtype(values.reference), files.target.dtype(values.target))
     if left_out is None or dtypes.reference is None or dtypes.target is None:
         return found
-    kept = np.flatnonzero(~left_out.reshape(-1))
-    ours, theirs = (file.raw(value).reshape(-1)[kept] for file, value in zip(files, values, strict=True))
-    without = _screened(ArrayBlocks(dtypes.reference, ours), ArrayBlocks(dtypes.target, theirs))
-    whole = {name: found.columns[name] for name in ("equal", "count", *_SPREADING)}
-    worst = int(without.columns["worst"])
-    return Numbers({**without.columns, **whole, "worst": int(kept[worst]) if worst >= 0 else -1})
+    ours, theirs = (file.raw(value) for file, value in zip(files, values, strict=True))
+    return Numbers(without_padding(found.columns, ArrayBlocks(dtypes.reference, ours), ArrayBlocks(dtypes.target, theirs), left_out))
+
+
+def without_padding(whole: Mapping[str, Any], reference: ArrayBlocks, target: ArrayBlocks, padding: NDArray[np.bool_]) -> dict[str, Any]:
+    """The columns of two values without their elements of padding; `whole`: those with them."""
+    kept = np.flatnonzero(~padding.reshape(-1))
+    ours, theirs = (ArrayBlocks(side.dtype, side.bits.reshape(-1)[kept]) for side in (reference, target))
+    without = _screened(ours, theirs).columns
+    worst = int(without["worst"])
+    spreading = {name: whole[name] for name in ("equal", "count", *_SPREADING)}
+    return {**without, **spreading, "worst": int(kept[worst]) if worst >= 0 else -1}
 
 
 def bytes_of(files: Both[TraceFile], values: Both[int]) -> int:

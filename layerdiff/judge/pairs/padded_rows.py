@@ -33,6 +33,10 @@ class PaddedRows:
             return None
         if any(file.values.kind[value] in (ValueKind.PARAMETER, ValueKind.BUFFER) for file, value in zip(files, values, strict=True)):
             return None
+        return self.of_shape(shape, numbers, calls)
+
+    def of_shape(self, shape: tuple[int, ...], numbers: Both[int], calls: Both[int]) -> NDArray[np.bool_] | None:
+        """Which elements of a value of this shape are of such tokens, in the roots around these calls."""
         hidden = self._of_both(numbers, calls)
         return None if hidden is None else _elements(shape, hidden)
 

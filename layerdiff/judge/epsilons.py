@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.classes import FP32_ROUNDOFF, NORM
-from layerdiff.judge.norms import FEW, LEAST, Form, as_rows, cancels, centred, fitted_form, relative, scaled, square_of
+from layerdiff.judge.norms import LEAST, Form, as_rows, cancels, centred, fitted_form, relative, scaled, square_of
 
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
+_ROWS: Final = 16
+"""Rows from which on they tell an epsilon: of a few, chance tells as much."""
 _NEARER: Final = 8
 """How often the target's epsilon is taken nearer."""
 _CLOSE: Final = 1e-6
@@ -61,7 +63,7 @@ class OtherEpsilon:
 def other_epsilon(inputs: Sequence[Array], outputs: Sequence[Array], epsilon: float, roundoffs: Sequence[float]) -> OtherEpsilon | None:
     """None where the rows do not tell another; arguments as of `local_error`."""
     known = as_rows(inputs, outputs)
-    if known is None or len(known[0]) < FEW:
+    if known is None or len(known[0]) < _ROWS:
         return None
     x, given, made, own = known
     for form in (scaled, centred):
@@ -97,7 +99,7 @@ def _told_by_rows(form: Form, x: Reals, made: Reals, factor: Reals, offset: Real
         energy = np.sum(meant * meant, axis=1)
         used = energy > 0
         rows = int(used.sum())
-        if rows < FEW:
+        if rows < _ROWS:
             return None
         share = np.sum((made - offset)[used] * meant[used], axis=1) / energy[used] - 1.0
         line = _line(-0.5 / (square_of(form, x)[used, 0] + max(epsilon, LEAST)), share)
@@ -114,13 +116,9 @@ def _are_two(ours: _Told, theirs: _Told, roundoff: float) -> bool:
     """Whether the two epsilons are two."""
     change, error = abs(theirs.epsilon - ours.epsilon), float(np.hypot(ours.error, theirs.error))
     explained = change * change * theirs.line.spread
-    if (
-        change < _CHANGE * ours.epsilon
-        or abs(theirs.line.level) > _LEVEL * roundoff
-        or explained < _EXPLAINED * (explained + theirs.line.rest)
-    ):
+    if change < _CHANGE * ours.epsilon or abs(theirs.line.level) > _LEVEL * roundoff:
         return False
-    return 0 < _DEVIATIONS * error < change
+    return explained >= _EXPLAINED * (explained + theirs.line.rest) and 0 < _DEVIATIONS * error < change
 
 
 @dataclass(frozen=True)

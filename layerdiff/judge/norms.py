@@ -19,7 +19,7 @@ from layerdiff.judge.classes import FP32_ROUNDOFF, NORM
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
 Form = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
-FEW: Final = 4
+_FEW: Final = 4
 """Rows from which on a form is held against the reference itself; fewer rows fit any."""
 _STEPS: Final = 16
 """How often an epsilon is taken nearer. Measured: seven from 0 to 1e-5 at a mean square of 4e-4, to float64's rounding."""
@@ -93,7 +93,7 @@ def fitted_form(form: Form, x: Reals, made: Reals, epsilon: float, *, with_offse
     """
     square = square_of(form, x)
     best: tuple[float, tuple[Reals, Reals, float]] | None = None
-    for _ in range(_STEPS if len(x) >= FEW else 1):
+    for _ in range(_STEPS if len(x) >= _FEW else 1):
         normal = form(x, epsilon)
         factor, offset = _affine(normal, made, with_offset=with_offset)
         fits = factor * normal + offset
@@ -109,7 +109,7 @@ def fitted_form(form: Form, x: Reals, made: Reals, epsilon: float, *, with_offse
         if not np.isfinite(step):
             break
         epsilon = max(epsilon + step, 0.0)
-    return None if best is None or (len(x) >= FEW and best[0] > until) else best[1]
+    return None if best is None or (len(x) >= _FEW and best[0] > until) else best[1]
 
 
 def _affine(normal: Reals, made: Reals, *, with_offset: bool) -> tuple[Reals, Reals]:

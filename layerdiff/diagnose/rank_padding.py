@@ -28,7 +28,7 @@ def leave_out_padding(pairs: dict[str, NDArray[Any]], values: RankValues) -> Non
         numbers, calls = (Both(int(sites[f"reference_{name}"][row]), int(sites[f"target_{name}"][row])) for name in ("file", "call"))
         padding = padded.of_shape(values.shape(pair), numbers, calls) if min(calls) >= 0 and min(numbers) >= 0 else None
         both = None if padding is None else values.numbers(pair)
-        if padding is None or both is None or any(side.shape != padding.shape or side.dtype.kind != "f" for side in both):
+        if padding is None or both is None or padding.all() or any(side.shape != padding.shape or side.dtype.kind != "f" for side in both):
             continue
         ours, theirs = (ArrayBlocks(dtype, np.ascontiguousarray(side, np.float64).view(dtype.raw)) for side in both)
         columns = without_padding({name: column[pair] for name, column in pairs.items()}, ours, theirs, padding)

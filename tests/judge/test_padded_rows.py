@@ -45,12 +45,14 @@ class Model(nn.Module):
         return self.norm(x + self.mixer(x, attention_mask))  # type: ignore[no-any-return]
 
 
-def origins(tmp_path: Path, heads_first: bool, hidden: float, fault: float = 0.0, mask: Tensor = MASK) -> list[tuple[str, str]]:
+def origins(
+    tmp_path: Path, heads_first: bool, hidden: float, fault: float = 0.0, mask: Tensor = MASK, keep: str = "full"
+) -> list[tuple[str, str]]:
     for name in ("r", "t"):
         model = Model(heads_first)
         if name == "t":
             model.mixer.hidden, model.mixer.fault = hidden, fault
-        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
+        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model, keep=keep):
             model(input_ids=IDS, attention_mask=mask)
     return [(origin.site, origin.verdict.label) for origin in compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins]
 
@@ -62,6 +64,11 @@ def test_what_is_made_of_hidden_tokens_is_no_difference(heads_first: bool, tmp_p
 
 def test_faults_of_others_are_found_beside_it(tmp_path: Path) -> None:
     assert [site for site, _ in origins(tmp_path, False, 30.0, fault=0.5)] == ["mixer"]
+
+
+def test_statistics_of_both_are_no_difference(tmp_path: Path) -> None:
+    assert not origins(tmp_path, False, 30.0, keep="statistics")
+    assert [site for site, _ in origins(tmp_path, False, 1.0, fault=0.5, mask=torch.ones_like(MASK), keep="statistics")] == ["mixer"]
 
 
 def test_nan_of_hidden_tokens_is_said(tmp_path: Path) -> None:

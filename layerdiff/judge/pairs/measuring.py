@@ -182,11 +182,15 @@ def _without(found: Numbers, files: Both[TraceFile], values: Both[int], padding:
 
     Of what is discrete all counts: padding is routed, too, and moves what experts are given.
     """
-    if found.columns["source"] != Source.BYTES or found.columns["equal"] or found.shape is not None or found.columns["mismatched"] >= 0:
+    if found.columns["source"] == Source.NOTHING or found.columns["equal"] or found.shape is not None or found.columns["mismatched"] >= 0:
         return found
     left_out = padding()
     dtypes = Both(files.reference.dtype(values.reference), files.target.dtype(values.target))
     if left_out is None or dtypes.reference is None or dtypes.target is None:
+        return found
+    if found.columns["source"] == Source.STATISTICS:
+        return Numbers({"source": int(Source.NOTHING)}, "its statistics count padding, of which right runs make other things")
+    if left_out.all():
         return found
     ours, theirs = (file.raw(value) for file, value in zip(files, values, strict=True))
     return Numbers(without_padding(found.columns, ArrayBlocks(dtypes.reference, ours), ArrayBlocks(dtypes.target, theirs), left_out))

@@ -54,7 +54,10 @@ class PaddedRows:
 
 
 def hidden_tokens(file: TraceFile, root: int) -> _Hidden | None:
-    """Shape (batch, tokens): the tokens that a root is given, and told are none; None where it is told of none, or not by a mask."""
+    """Shape (batch, tokens): the tokens that a root is given, and told are none; None where it is told of none, or not by a mask.
+
+    All may be none where statistics alone were kept of a mask that hides some.
+    """
     given = {edge.position: edge.value for edge in file.edges_of(root) if edge.role == Role.INPUT}
     at = next((at for at in given if at.endswith("attention_mask") and len(file.shape(given[at])) == 2), None)
     if at is None or file.values.nbytes[given[at]] > _LONGEST:
@@ -62,14 +65,19 @@ def hidden_tokens(file: TraceFile, root: int) -> _Hidden | None:
     batch, keys = file.shape(given[at])
     others = [file.shape(value) for position, value in given.items() if position != at]
     tokens = {shape[1] for shape in others if len(shape) in (2, 3) and shape[0] == batch and shape[1] <= keys}
-    if len(tokens) > 1 or not file.has_bytes(given[at]):
+    if len(tokens) > 1:
         return None
     try:
-        hidden = np.asarray(file.read(given[at]) == 0)
+        hidden = np.asarray(file.read(given[at]) == 0) if file.has_bytes(given[at]) else _some_hidden(file, given[at])
     except TraceError:
         return None
     hidden = hidden[:, keys - min(tokens, default=keys) :]
     return hidden if hidden.any() else None
+
+
+def _some_hidden(file: TraceFile, mask: int) -> _Hidden:
+    known = file.statistics(mask)
+    return np.full(file.shape(mask), known is not None and known.minimum == 0)
 
 
 def _elements(shape: tuple[int, ...], hidden: _Hidden) -> _Hidden | None:

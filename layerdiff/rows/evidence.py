@@ -15,6 +15,7 @@ _WORDS: Final = {
     "worst": "worst element",
     "largest": "largest difference",
     "rows": "rows that differ",
+    "rows_looked_at": "rows looked at",
     "informative": "not the exact result rounded",
     "chain": "additions in sequence that make this error",
     "zrms": "error in sigmas, rms",

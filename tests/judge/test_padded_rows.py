@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from layerdiff import Recorder, compare_traces
+from layerdiff.judge.pairs.padded_rows import Hidden
 
 IDS = torch.arange(24).reshape(2, 12) % 7
 MASK = torch.ones(2, 12, dtype=torch.long)
@@ -79,3 +81,45 @@ def test_where_the_mask_hides_nothing_all_counts(tmp_path: Path) -> None:
     every = torch.ones_like(MASK)
     assert not origins(tmp_path, False, 30.0, mask=every)
     assert [site for site, _ in origins(tmp_path, False, 30.0, fault=0.5, mask=every)] == ["mixer"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shape", "hidden"),
+    [
+        (6, (2, 6, 8), [2, 0]),
+        (6, (12, 8), [2, 0]),
+        (6, (2, 4, 6, 8), [2, 0]),
+        (6, (2, 4, 6, 6), [2, 0]),  # what each query sees
+        (1, (2, 2, 6, 8), [2, 0]),  # a cache that is handed on
+        (1, (2, 2, 5, 8), [2, 0]),  # and came in
+        (1, (2, 2, 16, 8), [2, 0]),  # and has room
+        (1, (2, 1, 8), None),
+        (1, (2, 8), None),
+        (6, (6, 8), None),
+        (6, (2, 8), None),
+    ],
+)
+def test_which_rows_are_hidden_is_told_by_shapes(tokens: int, shape: tuple[int, ...], hidden: list[int] | None) -> None:
+    keys = np.zeros((2, 6), np.bool_)
+    keys[0, :2] = True
+    found = Hidden(keys, tokens).among(shape)
+    if hidden is None or found is None:
+        assert found is None and hidden is None
+        return
+    assert found.shape == shape
+    rows = found[..., 0]
+    by_request = rows.reshape(2, 6) if len(shape) == 2 else rows.any(axis=1) if rows.ndim == 3 else rows
+    assert by_request.sum(axis=1).tolist() == hidden
+
+
+def test_a_cache_that_a_padded_generation_hands_on(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()  # type: ignore[arg-type]
+    for name, attention in (("r", "eager"), ("t", "sdpa")):
+        model.set_attn_implementation(attention)
+        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
+            model.generate(input_ids=IDS, attention_mask=MASK, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert not compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins

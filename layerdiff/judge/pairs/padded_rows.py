@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,6 @@ from layerdiff.trace.schema import Role, ValueKind
 
 _LONGEST: Final = 1 << 24
 """Bytes of a mask that is read."""
-_Hidden = NDArray[np.bool_]
 
 
 class PaddedRows:
@@ -23,7 +23,7 @@ class PaddedRows:
 
     def __init__(self, files: Both[tuple[TraceFile, ...]]) -> None:
         self._files = files
-        self._known: dict[tuple[str, int, int], _Hidden | None] = {}
+        self._known: dict[tuple[str, int, int], Hidden | None] = {}
 
     def among(self, numbers: Both[int], calls: Both[int], values: Both[int]) -> NDArray[np.bool_] | None:
         """Which elements of two values of one shape, of these files and calls, are of such tokens; None where none is known to be."""
@@ -38,23 +38,55 @@ class PaddedRows:
     def of_shape(self, shape: tuple[int, ...], numbers: Both[int], calls: Both[int]) -> NDArray[np.bool_] | None:
         """Which elements of a value of this shape are of such tokens, in the roots around these calls."""
         hidden = self._of_both(numbers, calls)
-        return None if hidden is None else _elements(shape, hidden)
+        return None if hidden is None else hidden.among(shape)
 
-    def _of_both(self, numbers: Both[int], calls: Both[int]) -> _Hidden | None:
+    def _of_both(self, numbers: Both[int], calls: Both[int]) -> Hidden | None:
         ours, theirs = (self._of(side, getattr(numbers, side), getattr(calls, side)) for side in ("reference", "target"))
-        return ours & theirs if ours is not None and theirs is not None and ours.shape == theirs.shape else None
+        if ours is None or theirs is None or (ours.keys.shape, ours.tokens) != (theirs.keys.shape, theirs.tokens):
+            return None
+        return Hidden(ours.keys & theirs.keys, ours.tokens)
 
-    def _of(self, side: str, number: int, call: int) -> _Hidden | None:
+    def _of(self, side: str, number: int, call: int) -> Hidden | None:
         file: TraceFile = getattr(self._files, side)[number]
         root = root_of(file.calls.parent, call)
         key = side, number, root
         if key not in self._known:
-            self._known[key] = hidden_tokens(file, root)
+            self._known[key] = hidden_by(file, root)
         return self._known[key]
 
 
-def hidden_tokens(file: TraceFile, root: int) -> _Hidden | None:
-    """Shape (batch, tokens): the tokens that a root is given, and told are none; None where it is told of none, or not by a mask.
+@dataclass(frozen=True)
+class Hidden:
+    """What a root was told is no token.
+
+    Attributes:
+        keys: shape (batch, keys), of what is seen from this step on: cached tokens, and behind them those that the root is given.
+        tokens: how many of these it is given.
+    """
+
+    keys: NDArray[np.bool_]
+    tokens: int
+
+    def among(self, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
+        """Which elements of a value of this shape are of such tokens; None where its shape does not tell, or none is."""
+        batch, keys = self.keys.shape
+        given, before = self.keys[:, keys - self.tokens :], self.keys[:, : keys - self.tokens]
+        for axis in (1, 2):
+            if len(shape) <= axis or shape[0] != batch or (axis == 2 and len(shape) > 4):  # behind channels, or heads
+                continue
+            if shape[axis] == self.tokens:
+                return _along(given, shape, axis) if given.any() else None
+            if len(shape) == 4 and axis == 2 and shape[axis] >= keys - self.tokens:  # a cache, before the step or after it, or with room
+                whole = before if shape[axis] == keys - self.tokens else self.keys
+                rest = np.zeros((batch, shape[axis] - whole.shape[1]), np.bool_) if shape[axis] >= whole.shape[1] else None
+                return None if rest is None or not whole.any() else _along(np.concatenate([whole, rest], 1), shape, axis)
+        if len(shape) > 1 and self.tokens > 1 and shape[0] == batch * self.tokens and given.any():
+            return np.broadcast_to(given.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        return None
+
+
+def hidden_by(file: TraceFile, root: int) -> Hidden | None:
+    """What a root was told is no token by its mask; None where it is told of none.
 
     All may be none where statistics alone were kept of a mask that hides some.
     """
@@ -71,25 +103,15 @@ def hidden_tokens(file: TraceFile, root: int) -> _Hidden | None:
         hidden = np.asarray(file.read(given[at]) == 0) if file.has_bytes(given[at]) else _some_hidden(file, given[at])
     except TraceError:
         return None
-    hidden = hidden[:, keys - min(tokens, default=keys) :]
-    return hidden if hidden.any() else None
+    return Hidden(hidden, min(tokens, default=keys)) if hidden.any() else None
 
 
-def _some_hidden(file: TraceFile, mask: int) -> _Hidden:
+def _some_hidden(file: TraceFile, mask: int) -> NDArray[np.bool_]:
     known = file.statistics(mask)
     return np.full(file.shape(mask), known is not None and known.minimum == 0)
 
 
-def _elements(shape: tuple[int, ...], hidden: _Hidden) -> _Hidden | None:
-    """Which elements of a value of this shape are of such tokens; None where its shape does not tell."""
-    batch, tokens = hidden.shape
-    if shape[:2] == (batch, tokens):
-        return _along(shape, hidden, 1)
-    if len(shape) in (3, 4) and (shape[0], shape[2]) == (batch, tokens):  # behind channels, or heads
-        return _along(shape, hidden, 2)
-    return np.broadcast_to(hidden.reshape(-1, *(1,) * (len(shape) - 1)), shape) if len(shape) > 1 and shape[0] == batch * tokens else None
-
-
-def _along(shape: tuple[int, ...], hidden: _Hidden, axis: int) -> _Hidden:
-    batch, tokens = hidden.shape
-    return np.broadcast_to(hidden.reshape(batch, *(1,) * (axis - 1), tokens, *(1,) * (len(shape) - axis - 1)), shape)
+def _along(hidden: NDArray[np.bool_], shape: tuple[int, ...], axis: int) -> NDArray[np.bool_]:
+    """`hidden`, (batch, length), along an axis of a value of this shape."""
+    batch, length = hidden.shape
+    return np.broadcast_to(hidden.reshape(batch, *(1,) * (axis - 1), length, *(1,) * (len(shape) - axis - 1)), shape)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from layerdiff import Recorder, compare_traces
 from tests.judge.functions import Function, say
 from tests.programs import random
 
@@ -80,3 +81,25 @@ def in_parts(count: int) -> Summing:
 def test_a_sum_in_steps(tmp_path: Path, function: Callable[[Summing], Function], target: Summing, x: Tensor, expected: list[str]) -> None:
     found = say(tmp_path, function(in_one_call), function(target), x, DTYPES, x)
     assert expected == [local.verdict.label for local in found.findings]
+
+
+class Embedded(nn.Module):
+    """What a function makes of the rows of a table."""
+
+    def __init__(self, table: Tensor, function: Function) -> None:
+        super().__init__()
+        self.embed_tokens, self.function = nn.Embedding.from_pretrained(table), function
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.function(self.embed_tokens(input_ids))
+
+
+@pytest.mark.parametrize(("target", "expected"), [(in_bf16, ["precision"]), (in_parts(8), [])], ids=["one by one", "in parts"])
+def test_a_sum_in_steps_of_a_prompt_in_chunks(tmp_path: Path, target: Summing, expected: list[str]) -> None:
+    ids = torch.tensor([[3, 1, 4, 0, 5, 2]])
+    for name, table, summed, pieces in (("r.h5", MASSIVE.float(), in_one_call, (6,)), ("t.h5", MASSIVE, target, (4, 1, 1))):
+        with torch.no_grad(), Recorder(tmp_path / name, model := Embedded(table, norm_of(summed)), operators=True):
+            for piece in ids.split(pieces, 1):
+                model(piece)
+    comparison = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5")
+    assert expected == [origin.verdict.label for origin in comparison.origins]

@@ -23,6 +23,7 @@ from layerdiff.judge.tables import BEYOND, Verdict
 from layerdiff.replay.recorded import Operation
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.arguments import Arguments
+from layerdiff.trace.schema import ABSENT
 
 Array = NDArray[Any]
 _TERMS: Final = 16
@@ -41,7 +42,7 @@ def find_rounded_sums(setting: Setting, programs: Programs, kept: frozenset[int]
     ours = frozenset(call for call in programs.body.items.reference if _may_sum(programs, call))
     if len(adding) < _STEPS or not ours:
         return []
-    alone = frozenset(call for call in programs.body.items.target if call not in programs.partners)
+    alone = frozenset(call for call in _each_once(programs) if call not in programs.partners)
     coarsest = max(adding.values(), key=_unit)
     noise = _Noise(setting, programs, ours, coarsest)
     try:
@@ -58,17 +59,21 @@ def find_rounded_sums(setting: Setting, programs: Programs, kept: frozenset[int]
         for position, value in exact.results[call].items():
             at = known.index(signatures.of(value)) if value.size and value.dtype.kind == "f" else None
             if at is not None:
-                local = _beside(setting, adding, (call, *made[at]), (value, noisy.results[call][position]), coarsest)
+                local = _beside(setting, programs, adding, (call, *made[at]), (value, noisy.results[call][position]), coarsest)
                 found += [] if local is None else [local]
     return found
 
 
 def _beside(
-    setting: Setting, adding: dict[int, str], there: tuple[int, int, str, Array], made: tuple[Array, Array], coarsest: str
+    setting: Setting,
+    programs: Programs,
+    adding: dict[int, str],
+    there: tuple[int, int, str, Array],
+    made: tuple[Array, Array],
+    coarsest: str,
 ) -> Local | None:
     call, maker, position, right = there
-    run = setting.runs.target
-    recorded = setting.contents(run, run.operation(maker).outputs[position])
+    recorded = _recorded(setting, programs, maker, position, right.size)
     exact, noisy = (one.reshape(recorded.shape) for one in made)
     ratio = ratio_to_spread(recorded - right.reshape(recorded.shape), noisy - exact, rounding_of(coarsest, exact))
     steps = [one for one in adding if one <= maker]
@@ -80,6 +85,14 @@ def _beside(
     )
     evidence = {"dtype": coarsest, "additions": len(steps), "sum": name}
     return Local((call, steps[-1]), "out", Verdict.PRECISION, statement, ratio, _RATIO, BEYOND, "lower-precision", "accumulator", evidence)
+
+
+def _recorded(setting: Setting, programs: Programs, maker: int, position: str, size: int) -> Array:
+    """What the target's call made, as it was recorded: of a call in pieces together, where what its program makes is put together so."""
+    run, together = setting.runs.target, programs.together.target
+    parts = {one: setting.contents(run, run.operation(one).outputs[position]) for one in together.calls(maker)}
+    joined = together.joined(maker, list(parts.values()))
+    return joined[0] if joined is not None and joined[0].size == size else parts[maker]
 
 
 class _Noise:
@@ -121,7 +134,7 @@ class _Noise:
 def _rounded_additions(programs: Programs) -> dict[int, str]:
     """The target's additions that have no partner and whose result is coarser than what sums are declared to be added up in."""
     run, found = programs.runs.target, {}
-    for call in programs.body.items.target:
+    for call in _each_once(programs):
         if call in programs.partners or run.is_module(call):
             continue
         operation = run.operation(call)
@@ -130,6 +143,12 @@ def _rounded_additions(programs: Programs) -> dict[int, str]:
             if _unit(name) > accumulator_for(name).unit:
                 found[call] = name
     return found
+
+
+def _each_once(programs: Programs) -> list[int]:
+    """The target's calls; of those that are one in pieces the last, which has what they make together."""
+    together = programs.together.target
+    return [call for call in programs.body.items.target if together.stands(call) or together.piece_of(call) != ABSENT]
 
 
 def _may_sum(programs: Programs, call: int) -> bool:

@@ -197,7 +197,7 @@ def _contract(function: Function, bound: Bound, names: tuple[str, ...] = ("self"
         if results[0].dtype.kind != "f":
             return (EXACT,)
         with np.errstate(all="ignore"):
-            found = np.asarray(bound(results[0], values(arguments), accumulator.unit), np.float64)
+            found = np.asarray(bound(_at_least_normal(results[0], accumulator), values(arguments), accumulator.unit), np.float64)
         if found.ndim:
             found = np.where(np.isnan(found), 0.0, found)
         return (Spread(found / 2.0, found, 1),)
@@ -212,6 +212,11 @@ def _contract(function: Function, bound: Bound, names: tuple[str, ...] = ("self"
         return (closer(recorded[0], results[0], other, grid_of(*(x for x in operands if np.ndim(x)))),)
 
     return Contract(exact, spread, settle if len(names) > 1 else None)
+
+
+def _at_least_normal(y: Array, accumulator: Format) -> Array:
+    """Results, those below the normal numbers as large as these: there numbers lie no closer, and u of a result is less than a step."""
+    return np.where((y != 0) & (np.abs(y) < accumulator.smallest_normal), np.copysign(accumulator.smallest_normal, y), y)
 
 
 def as_rounded(operands: tuple[Any, ...], wide: bool = False) -> tuple[Any, ...] | None:

@@ -58,12 +58,15 @@ class Along:
         times: requests that lie one after the other along it, each with its own tokens: [2 * 5, 64] and [2 * 7, 64].
         keys: where the last dimension is of all tokens so far, how many each value has of it; the others are filled up to the longest.
         most: how many the other run has, where these are more: then all are filled up.
+        lines: how many of each token lie one after the other along the dimension, if shapes are to be believed: experts have as many of
+            a token, and in an order of their own.
     """
 
     axis: int
     times: int = 1
     keys: tuple[int, ...] = ()
     most: int = 0
+    lines: int = 1
 
     def whole(self, parts: Sequence[Array], fill: Any = 0) -> Array:
         """Several values as one; `fill`: what stands where one has no key."""
@@ -227,6 +230,8 @@ def ways(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
         yield from _in_batch(shapes, layout.tokens, layout.requests)
     if len(set(shapes)) == 1:
         yield Way(shapes[-1])
+    if not layout.order:
+        yield from _heads_in_batch(shapes, layout)
 
 
 def _in_batch(shapes: Sequence[Shape], tokens: Sequence[int], requests: int) -> Iterator[Way]:
@@ -243,6 +248,14 @@ def _in_batch(shapes: Sequence[Shape], tokens: Sequence[int], requests: int) -> 
     for axis in dims:
         if len({shape[:axis] + shape[axis + 1 :] for shape in shapes}) == 1 and _grows([shape[axis] for shape in shapes], so_far):
             yield Way(shapes[-1], grown=True)
+
+
+def _heads_in_batch(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:
+    """Several lines of each token, one after the other, as a norm of each head is handed them: [2 * 5 * 4, 16]."""
+    lines = {divmod(shape[0], requests * count) for shape, (requests, count) in zip(shapes, layout.grids, strict=True)}
+    if len(lines) == 1 and min(lines)[0] > 1 and not min(lines)[1] and _keys(shapes, (0,)) == ():
+        along = Along(0, layout.requests, lines=min(lines)[0])
+        yield Way(along.shape(shapes), along)
 
 
 def _in_row(shapes: Sequence[Shape], layout: Layout) -> Iterator[Way]:

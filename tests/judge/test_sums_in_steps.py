@@ -83,6 +83,15 @@ def test_a_sum_in_steps(tmp_path: Path, function: Callable[[Summing], Function],
     assert expected == [local.verdict.label for local in found.findings]
 
 
+def test_zeros_of_another_number_are_no_sum(tmp_path: Path) -> None:
+    def nothing_added(summed: Summing, nothing: Callable[[Tensor], Tensor]) -> Function:
+        return lambda x: norm_of(summed)(x) + nothing(x)
+
+    reference = nothing_added(in_one_call, lambda x: (x.float() @ torch.zeros(64, 8)).sum())
+    target = nothing_added(in_parts(8), lambda x: (x[:, :3].float() * 0.0).sum())
+    assert not say(tmp_path, reference, target, MASSIVE, DTYPES, MASSIVE).findings
+
+
 class Embedded(nn.Module):
     """What a function makes of the rows of a table."""
 

@@ -58,7 +58,7 @@ def find_rounded_sums(setting: Setting, programs: Programs, kept: frozenset[int]
     for call in sorted(noise.sums & exact.results.keys() & noisy.results.keys()):
         for position, value in exact.results[call].items():
             at = known.index(signatures.of(value)) if value.size and value.dtype.kind == "f" else None
-            if at is not None:
+            if at is not None and made[at][2].size == value.size:  # zeros are alike whatever their number
                 local = _beside(setting, programs, adding, (call, *made[at]), (value, noisy.results[call][position]), coarsest)
                 found += [] if local is None else [local]
     return found

@@ -114,11 +114,15 @@ class Evidence:
 
     def input_and_output(self, row: int, most: int) -> tuple[int, int] | None:
         """The pairs of the one input of a site and of its one output; None where there are others, of so few elements."""
+        given, made = self.inputs_and_output(row, most)
+        return (given[0], made) if len(given) == 1 and made >= 0 else None
+
+    def inputs_and_output(self, row: int, most: int) -> tuple[list[int], int]:
+        """The pairs of all inputs of a site, and of its one output, or -1; of so few elements."""
         pairs = self.pairs
-        roles = (Role.INPUT, Role.OUTPUT)
-        here = [pair for pair in self.pairs_of(row) if pairs["role"][pair] in roles and pairs["count"][pair] <= most]
-        given, made = sorted(here, key=lambda pair: int(pairs["role"][pair])) if len(here) == 2 else (-1, -1)
-        return (given, made) if given >= 0 and (pairs["role"][given], pairs["role"][made]) == roles else None
+        here = [pair for pair in self.pairs_of(row) if pairs["count"][pair] <= most]
+        given, made = ([pair for pair in here if pairs["role"][pair] == role] for role in (Role.INPUT, Role.OUTPUT))
+        return given, made[0] if len(made) == 1 else -1
 
     def children(self, row: int) -> list[int]:
         """The modules that a site calls."""

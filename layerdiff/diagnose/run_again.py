@@ -15,6 +15,7 @@ from layerdiff.diagnose.causes.norm_epsilon import epsilon_of
 from layerdiff.diagnose.evidence import Evidence, Numbers
 from layerdiff.judge.attention_forms import MOST
 from layerdiff.judge.classes import ATTENTION, NORM, ModuleClass, module_class
+from layerdiff.judge.gated_norms import gated_error
 from layerdiff.judge.norms import local_error
 from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Verdict
@@ -56,14 +57,18 @@ def _worst(every: Iterable[tuple[float, float] | None]) -> tuple[float, float] |
 
 
 def _norm(evidence: Evidence, row: int, numbers: Numbers) -> tuple[float, float] | None:
-    both = evidence.input_and_output(row, _MOST)
-    if both is None:
+    given, made = evidence.inputs_and_output(row, _MOST)
+    roundoffs = None if made < 0 else evidence.roundoffs(made)
+    if len(given) not in (1, 2) or roundoffs is None:
         return None
-    inputs, outputs, roundoffs = numbers(both[0]), numbers(both[1]), evidence.roundoffs(both[1])
-    if not inputs or len(inputs) != len(outputs) or roundoffs is None:
+    inputs, outputs = [numbers(pair) for pair in given], numbers(made)
+    if not outputs or any(len(of) != len(outputs) for of in inputs):
         return None
     epsilon = epsilon_of(evidence.attributes(row).reference) or 0.0
-    return _worst(local_error(tuple(x), tuple(y), epsilon, roundoffs) for x, y in zip(inputs, outputs, strict=True))
+    if len(given) == 1:
+        return _worst(local_error(tuple(x), tuple(y), epsilon, roundoffs) for x, y in zip(inputs[0], outputs, strict=True))
+    each = zip(*inputs, outputs, strict=True)  # one of the two is a gate
+    return _worst(gated_error((tuple(x), tuple(gate)), tuple(y), epsilon, roundoffs) for x, gate, y in each)
 
 
 def _attention(evidence: Evidence, row: int, numbers: Numbers) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerdiff.compare import compare_traces
-from layerdiff.judge.programs.padding import padded_positions, without_padding
+from layerdiff.judge.programs.padding import dead_elements, padded_positions, without_padding
 from layerdiff.judge.programs.reading import Reading
 from layerdiff.record.recorder import Recorder
 from layerdiff.replay.recorded import Recorded
@@ -50,6 +50,17 @@ def test_a_decoding_step_has_the_last_positions() -> None:
     assert not excused((2, 1, 5)).any()  # one position tells nothing, and is never padding
     expected = np.zeros((2, 2, 5), bool)
     assert expected.tolist() == excused((2, 2, 5)).tolist()  # keys 1 and 2: no padding among them
+
+
+def test_dead_tokens_in_a_cache() -> None:
+    """Tokens of a step, and what a cache of theirs has of them: the last positions, behind the heads."""
+    dead = np.array([False, False, True, False])
+    for positions in (2, 5):
+        found = dead_elements((2, 3, positions, 4), dead)
+        expected = np.zeros((2, 3, positions, 4), bool)
+        expected[1, :, -2] = True
+        assert found is not None and found.tolist() == expected.tolist()
+    assert dead_elements((3, 3, 5, 4), dead) is None
 
 
 @pytest.mark.parametrize("shape", [(5,), (7, 5), (3, 3, 5)])

@@ -66,10 +66,16 @@ def dead_tokens(apart: NDArray[np.bool_], padded: NDArray[np.bool_] | None) -> N
 
 
 def _tokens(shape: tuple[int, ...], dead: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """Which elements of a value of this shape belong to dead tokens; None where its leading dimensions are not the tokens."""
+    """Which elements of a value of this shape belong to dead tokens; None where neither its leading dimensions are the tokens nor the last
+    positions behind heads, as a cache has them.
+    """
     for leading in (1, 2):
         if len(shape) > leading and math.prod(shape[:leading]) == dead.size:
             return np.broadcast_to(dead.reshape(*shape[:leading], *(1,) * (len(shape) - leading)), shape)
+    if len(shape) == 4 and shape[0] and dead.size % shape[0] == 0 and dead.size // shape[0] <= shape[2]:
+        given = dead.reshape(shape[0], -1)
+        before = np.zeros((shape[0], shape[2] - given.shape[1]), np.bool_)
+        return np.broadcast_to(np.concatenate([before, given], axis=1)[:, None, :, None], shape)
     return None
 
 

@@ -94,6 +94,8 @@ def _is_hidden(evidence: Evidence, pair: int) -> bool:
 
 def _some(x: NDArray[Any]) -> NDArray[Any]:
     """Rows along the last axis, evenly apart."""
+    if x.size == 0:
+        return x
     rows = x.reshape(-1, x.shape[-1]) if x.ndim > 1 else x.reshape(1, -1)
     count = max(_ROWS, _NUMBERS // max(rows.shape[1], 1))
     return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]

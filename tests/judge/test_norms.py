@@ -156,3 +156,13 @@ def test_an_epsilon_in_bf16_is_found_and_named(kind: type[nn.Module], cause: str
     assert not compare_traces(tmp_path / "r.h5", tmp_path / "s.h5").origins
     (origin,) = compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins
     assert (origin.site, origin.cause) == ("1", cause)
+
+
+def test_norms_of_nothing_say_nothing(tmp_path: Path) -> None:
+    for name, dtype in (("r", torch.float32), ("t", torch.bfloat16)):
+        model = nn.Sequential(nn.Identity(), nn.LayerNorm(8)).to(dtype)
+        with torch.no_grad(), Recorder(tmp_path / f"{name}.h5", model):
+            model(torch.zeros(2, 0, 8, dtype=dtype))
+    assert not compare_traces(tmp_path / "r.h5", tmp_path / "t.h5").origins
+    empty = np.zeros((3, 0))
+    assert other_epsilon((empty, empty), (empty, empty), 1e-6, [FP32, BF16]) is None

@@ -9,14 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from layerdiff.diagnose.evidence import Evidence, Numbers
+from layerdiff.diagnose.evidence import LARGEST, Evidence, Numbers
 from layerdiff.judge.attention_forms import Form, Given, Told, held_against_form
 from layerdiff.sides import Both
 from layerdiff.trace.schema import Role
 
 ATTENTIONS: Final = "attention: relative L2 to what the reference's form makes of the target's queries, keys and values"
-_MOST: Final = 1 << 24
-"""Elements of a value that is looked at."""
 _PROJECTION: Final = re.compile(r"^(?:w|to_|lin_|linear_|proj_)?(q|k|v)(?:$|_|uery|ey|alue)")
 _FUSED: Final = re.compile(r"qkv|query_key_value|c_attn|in_proj")
 _TABLE: Final = re.compile(r"(?:position_embeddings|rotary\w*)\[([01])\]$|(?:^|\.)(cos|sin)$")
@@ -33,7 +31,7 @@ def told_of_attention(
     `likely`: the form of modules like this one.
     """
     roundoffs = evidence.roundoffs(made)
-    if roundoffs is None or evidence.pairs["count"][made] > _MOST:
+    if roundoffs is None or evidence.pairs["count"][made] > LARGEST:
         return []
     named = dict(_named(evidence, row, made))
     read = {name: ranks for name, pair in named.items() if (ranks := numbers(pair)) or name != "mask"}
@@ -78,7 +76,7 @@ def _named(evidence: Evidence, row: int, made: int) -> Iterator[tuple[str, int]]
             yield "mask", pair
     for child in evidence.children(row):
         name = (texts[int(evidence.sites["site"][child])] or "").rpartition(".")[2].lower()
-        outputs = [pair for pair in evidence.pairs_of(child) if pairs["role"][pair] == Role.OUTPUT and pairs["count"][pair] <= _MOST]
+        outputs = [pair for pair in evidence.pairs_of(child) if pairs["role"][pair] == Role.OUTPUT and pairs["count"][pair] <= LARGEST]
         if len(outputs) == 1 and (_FUSED.search(name) or _PROJECTION.match(name)) and child != int(pairs["site"][made]):
             projection = _PROJECTION.match(name)
             yield "qkv" if _FUSED.search(name) or projection is None else projection[1], outputs[0]

@@ -30,8 +30,6 @@ _MISSES: Final = 3
 _NUMBERS: Final = 1 << 17
 """Of a norm that are looked at, of `_ROWS` rows at least."""
 _ROWS: Final = 32
-_LARGEST: Final = 1 << 24
-"""Elements of a value that is read."""
 
 
 def found_by_form(evidence: Evidence, profile: Profile, numbers: Numbers) -> Iterator[Found]:
@@ -72,10 +70,10 @@ class _Attention:
 
 
 def _of_norm(evidence: Evidence, row: int, numbers: Numbers) -> Local | None:
-    both = evidence.input_and_output(row, _LARGEST)
-    if both is None or not _is_hidden(evidence, both[1]):
+    given, made = evidence.inputs_and_output(row)
+    if len(given) != 1 or made < 0 or not _is_hidden(evidence, made):
         return None
-    roundoffs, inputs, outputs = evidence.roundoffs(both[1]), numbers(both[0]), numbers(both[1])
+    roundoffs, inputs, outputs = evidence.roundoffs(made), numbers(given[0]), numbers(made)
     if roundoffs is None or len(inputs) != len(outputs):
         return None
     epsilon = epsilon_of(evidence.attributes(row).reference) or 0.0

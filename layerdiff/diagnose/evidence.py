@@ -23,6 +23,8 @@ from layerdiff.trace.schema import CallKind, Role
 Attributes = dict[str, Any]
 Numbers = Callable[[int], Sequence[Both[NDArray[Any]]]]
 """Both sides' numbers of a pair of values, of each rank; none where they are not at hand."""
+LARGEST = 1 << 24
+"""Elements of a value that a form is held against: it is read whole."""
 _NAMES = ("name_or_path", "layer_idx", "layer_id", "prefix")
 """Attributes that say which module it is, and not what it computes."""
 
@@ -112,15 +114,10 @@ class Evidence:
         known = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.unit_roundoff]
         return known if len(known) == 2 else None
 
-    def input_and_output(self, row: int, most: int) -> tuple[int, int] | None:
-        """The pairs of the one input of a site and of its one output; None where there are others, of so few elements."""
-        given, made = self.inputs_and_output(row, most)
-        return (given[0], made) if len(given) == 1 and made >= 0 else None
-
-    def inputs_and_output(self, row: int, most: int) -> tuple[list[int], int]:
-        """The pairs of all inputs of a site, and of its one output, or -1; of so few elements."""
+    def inputs_and_output(self, row: int) -> tuple[list[int], int]:
+        """The pairs of all inputs of a site, and of its one output, or -1; without those that are too large to be read whole."""
         pairs = self.pairs
-        here = [pair for pair in self.pairs_of(row) if pairs["count"][pair] <= most]
+        here = [pair for pair in self.pairs_of(row) if pairs["count"][pair] <= LARGEST]
         given, made = ([pair for pair in here if pairs["role"][pair] == role] for role in (Role.INPUT, Role.OUTPUT))
         return given, made[0] if len(made) == 1 else -1
 

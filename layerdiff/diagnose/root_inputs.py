@@ -108,9 +108,8 @@ def _nothing_depends_on(evidence: Evidence, root: int, pair: int) -> bool:
 
 def _within_what_layers_make(evidence: Evidence, pair: int) -> bool:
     """Whether two floats lie no further apart than what layers make of the same in the coarser of their dtypes."""
-    dtypes = [dtype_named(evidence.texts[int(evidence.pairs[f"{side}_dtype"][pair])] or "") for side in ("reference", "target")]
-    units = [dtype.unit_roundoff for dtype in dtypes if dtype is not None and dtype.kind == "float" and dtype.unit_roundoff is not None]
-    return len(units) == 2 and float(evidence.pairs["rel_l2"][pair]) <= LAYERS * max(units)
+    units = evidence.roundoffs(pair)
+    return units is not None and float(evidence.pairs["rel_l2"][pair]) <= LAYERS * max(units)
 
 
 def _follows_on(evidence: Evidence, pair: int, parting: Parting, step: int) -> bool:

@@ -21,8 +21,6 @@ from layerdiff.judge.profiles import Profile
 from layerdiff.judge.tables import Verdict
 
 NORMS: Final = "norms: relative L2 to what the reference's norm makes of the target's input"
-_MOST: Final = 1 << 24
-"""Elements of a value that is looked at."""
 
 
 def acquit(evidence: Evidence, rows: Iterable[int], profile: Profile, numbers: Numbers) -> dict[str, NDArray[Any]]:
@@ -57,7 +55,7 @@ def _worst(every: Iterable[tuple[float, float] | None]) -> tuple[float, float] |
 
 
 def _norm(evidence: Evidence, row: int, numbers: Numbers) -> tuple[float, float] | None:
-    given, made = evidence.inputs_and_output(row, _MOST)
+    given, made = evidence.inputs_and_output(row)
     roundoffs = None if made < 0 else evidence.roundoffs(made)
     if len(given) not in (1, 2) or roundoffs is None:
         return None

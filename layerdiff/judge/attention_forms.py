@@ -35,8 +35,8 @@ right run beyond twice of it, none beyond four times; of a wrong mask or rotatio
 _FEW: Final = 0.02
 """The share of rows that may lie beyond."""
 _MANY: Final = 0.05
-"""The share of rows from which on it is another. Measured on 26 architectures in bf16 and fp16: no row beyond, and errors of 0.13 to 0.25
-of what is allowed."""
+"""The share of rows from which on it is another. Measured on 305 right ones of 41 architectures in bf16 and fp16: no row
+beyond, and errors of 0.12 to 0.46 of what is allowed."""
 _CODES: Final = 2.0**-4
 """Unit roundoff of 8-bit floats with three bits of fraction."""
 _COARSE_FITS: Final = 256.0

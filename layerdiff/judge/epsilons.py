@@ -26,11 +26,12 @@ _NEARER: Final = 8
 _CLOSE: Final = 1e-6
 """The share of what is off the line below which a further step is not worth it."""
 _DEVIATIONS: Final = 8.0
-"""Standard errors from which on rows tell another epsilon. Measured: at most 3.7 of some 600 right norms of 26 architectures."""
+"""Standard errors from which on rows tell another epsilon. Measured: at most 3.3 of 407 right norms whose rows tell as
+large a change; where a kernel rounds each row's mean square to bf16, of 4096 rows up to 18."""
 _EXPLAINED: Final = 0.25
-"""The share of what the rows' factors vary that another epsilon must explain: of a kernel that rounds each row's mean square, 0.15."""
+"""The share of what the rows' factors vary that another epsilon must explain: of such a kernel at most 0.19 where nothing is wrong."""
 _LEVEL: Final = 2.0
-"""Roundoffs by which all rows may be off: rounding twice towards zero makes 1.5."""
+"""Roundoffs by which all rows may be off: rounding twice towards zero makes 1.7."""
 _CHANGE: Final = 0.25
 """The least change of an epsilon, as a share of it: in fp16 1e-6 is 1.01e-6."""
 

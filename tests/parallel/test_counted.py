@@ -58,7 +58,7 @@ def test_an_expert_that_is_cut_is_placed_on_the_ranks_that_hold_it(numbers: str,
 
 
 LAYOUTS = {
-    "on stages, cut": (Counted(stages=2), Counted(cuts=2)),
+    "on stages, cut": (Counted(stages=2, cuts=2), Counted(cuts=4)),
     "cut, shared out": (Counted(cuts=2, norms="ones"), Counted(shares=2, cuts=2, norms="ones")),
 }
 

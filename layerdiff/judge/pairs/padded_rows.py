@@ -90,20 +90,25 @@ def hidden_by(file: TraceFile, root: int) -> Hidden | None:
 
     All may be none where statistics alone were kept of a mask that hides some.
     """
-    given = {edge.position: edge.value for edge in file.edges_of(root) if edge.role == Role.INPUT}
-    at = next((at for at in given if at.endswith("attention_mask") and len(file.shape(given[at])) == 2), None)
-    if at is None or file.values.nbytes[given[at]] > _LONGEST:
+    mask = mask_given(file, root)
+    if mask is None or file.values.nbytes[mask] > _LONGEST:
         return None
-    batch, keys = file.shape(given[at])
-    others = [file.shape(value) for position, value in given.items() if position != at]
+    batch, keys = file.shape(mask)
+    others = [file.shape(edge.value) for edge in file.edges_of(root) if edge.role == Role.INPUT and edge.value != mask]
     tokens = {shape[1] for shape in others if len(shape) in (2, 3) and shape[0] == batch and shape[1] <= keys}
     if len(tokens) > 1:
         return None
     try:
-        hidden = np.asarray(file.read(given[at]) == 0) if file.has_bytes(given[at]) else _some_hidden(file, given[at])
+        hidden = np.asarray(file.read(mask) == 0) if file.has_bytes(mask) else _some_hidden(file, mask)
     except TraceError:
         return None
     return Hidden(hidden, min(tokens, default=keys)) if hidden.any() else None
+
+
+def mask_given(file: TraceFile, root: int) -> int | None:
+    """The mask of tokens, (batch, keys), that a root is given; None where it is given none."""
+    given = (edge for edge in file.edges_of(root) if edge.role == Role.INPUT and edge.position.endswith("attention_mask"))
+    return next((edge.value for edge in given if len(file.shape(edge.value)) == 2), None)
 
 
 def _some_hidden(file: TraceFile, mask: int) -> NDArray[np.bool_]:

@@ -13,28 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layerdiff.judge.pairs.padded_rows import mask_given
 from layerdiff.replay.recorded import Recorded
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.trace.enclosing import root_of
-from layerdiff.trace.schema import Role
 
 Array = NDArray[Any]
 
 
 def padded_positions(run: Recorded, call: int, contents: Callable[[Recorded, int], Array]) -> NDArray[np.bool_] | None:
     """Shape (batch, keys): where the root around `call` was told that there is no token; None where it was told nothing."""
-    call = root_of(run.file.calls.parent, call)
-    for position, value in run.edges(call, Role.INPUT).items():
-        shape = run.file.shape(value)
-        if not position.endswith("attention_mask") or len(shape) != 2:
-            continue
-        try:
-            mask = contents(run, value)
-        except CannotReplay:
-            return None
-        padded = np.asarray(mask == 0)
-        return padded if padded.any() else None
-    return None
+    value = mask_given(run.file, root_of(run.file.calls.parent, call))
+    if value is None:
+        return None
+    try:
+        padded = np.asarray(contents(run, value) == 0)
+    except CannotReplay:
+        return None
+    return padded if padded.any() else None
 
 
 def without_padding(reference: Array, target: Array, padded: NDArray[np.bool_] | None) -> Array:

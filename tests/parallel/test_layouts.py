@@ -127,6 +127,12 @@ def test_a_fault_of_ranks_in_a_grid(name: str, fault: str, processes: Processes,
     assert [found[fault]] == [(origin.site, origin.cause) for origin in comparison.origins]
 
 
+def test_a_rank_of_a_grid_does_not_hide_behind_one_that_holds_the_same(processes: Processes, tmp_path: Path) -> None:
+    case = replace(GRIDS["replicas"], faults=(Fault("weight_off", layer=1, rank=3),))
+    comparison = compare_traces(*record_ranks(tmp_path, case, 4, processes))
+    assert [("layers.1.self_attn.o_proj", 3)] == [(origin.site, origin.rank) for origin in comparison.origins]
+
+
 @pytest.mark.parametrize(("operators", "dtype"), [(False, "float32"), (True, "bfloat16")])
 def test_replicas_of_a_pipeline(operators: bool, dtype: str, processes: Processes, tmp_path: Path) -> None:
     """What a stage hands on lies on its ranks alone, and how it lies there says nothing of all ranks."""

@@ -49,11 +49,20 @@ class Placed:
     our_files: tuple[int, ...] = ()
 
     def standing(self, parts: Sequence[T]) -> Sequence[T]:
-        """The parts that make up the logical tensor: of a replicated value the one furthest off, so that no rank hides behind another."""
-        if self.placement.kind != "replicated" or self.placement.numbers or len(self.errors) != len(parts):
+        """The parts that make up the logical tensor: of ranks that hold the same places the furthest off, which hides behind none."""
+        if self.placement.kind == "unknown" or self.placement.adds_up or self.placement.numbers or len(self.errors) != len(parts):
             return parts
-        worst = max(range(len(parts)), key=lambda rank: -1.0 if self.errors[rank] != self.errors[rank] else self.errors[rank])
-        return [parts[worst]]
+        worst: dict[tuple[bytes, ...], int] = {}
+        places = [self.placement.places_of_rank(rank) for rank in range(len(parts))]
+        for rank, held in enumerate(places):
+            if self._off(rank) > self._off(worst.setdefault(held, rank)):
+                worst[held] = rank
+        if self.placement.kind == "replicated":
+            return [parts[worst[places[0]]]]
+        return [parts[worst[held]] for held in places]
+
+    def _off(self, rank: int) -> float:
+        return -1.0 if self.errors[rank] != self.errors[rank] else self.errors[rank]
 
     @cached_property
     def holds(self) -> tuple[str | None, ...]:

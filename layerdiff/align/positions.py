@@ -12,6 +12,7 @@ Position = tuple[int, str]
 """(role, position): an input, an output or a weight, and where it stood."""
 _NAMED = "in."
 _PLACED = "in["
+_ALONE = "out"
 
 
 def pair_positions(
@@ -25,8 +26,10 @@ def pair_positions(
     """Pairs of indices with equal role and position, in the target's order; then those left on each side.
 
     A value handed over by name on one side and by place on the other is paired where exactly one is
-    left of its role on each side, or one of its form by `shapes`; never a mask with what is none by its name, nor at one place a cache with
-    what has no such form, nor what is of another kind by `kinds` ("float", "integer", ...): ids with what an embedding made of them.
+    left of its role on each side, or one of its form by `shapes` (as a rank's part of it, where nothing has its form). So is a result
+    that one side returns alone and the other beside others, such as weights of attention or a cache. Never is a mask paired with what
+    is none by its name, nor at one place a cache with what has no such form, nor what is of another kind by `kinds` ("float", ...): ids
+    with what an embedding made of them.
     `inside`: in another module call. There the form of whole numbers says nothing: an engine hands on slots as a model hands on positions.
     """
 
@@ -46,15 +49,17 @@ def pair_positions(
             target_left.append(j)
     paired = {i for i, _ in pairs}
     reference_left = [i for i in range(len(reference)) if i not in paired]
-    for i in list(reference_left) if shapes is not None else ():
+    for same in (_same_form, _is_part_of) if shapes is not None else ():  # a table of cosines looks like a part of the hidden states
         assert shapes is not None
-        role, name = reference[i]
-        if inside and kinds is not None and kinds.reference[i] == "integer":
-            continue
-        like = [j for j in target_left if _by_name_and_place(name, target[j][1]) and _same(shapes.reference[i], shapes.target[j])]
-        like = [j for j in like if alike(i, j)]
-        if len(like) == 1 and role == target[like[0]][0]:
-            others = [k for k in reference_left if reference[k][0] == role and _same(shapes.reference[k], shapes.target[like[0]])]
+        for i in list(reference_left):
+            role, name = reference[i]
+            if inside and kinds is not None and kinds.reference[i] == "integer":
+                continue
+            like = [j for j in target_left if role == target[j][0] and _in_two_ways(name, target[j][1])]
+            like = [j for j in like if same(shapes.reference[i], shapes.target[j]) and alike(i, j)]
+            if len(like) != 1:
+                continue
+            others = [k for k in reference_left if reference[k][0] == role and same(shapes.reference[k], shapes.target[like[0]])]
             if others == [i]:
                 pairs.append((i, like[0]))
                 reference_left.remove(i)
@@ -80,8 +85,12 @@ def _is_another_thing(position: Position, one: Shape, other: Shape) -> bool:
     return abs(dims[0] - dims[1]) > 1 and (counts[0] == 0 or counts[1] % counts[0] != 0)
 
 
-def _same(one: Shape, other: Shape) -> bool:
-    return same_form(one, other) or is_turned(one, other) or _is_part(one, other) or _is_part(one, (*other[1::-1], *other[2:]))
+def _same_form(one: Shape, other: Shape) -> bool:
+    return same_form(one, other) or is_turned(one, other)
+
+
+def _is_part_of(one: Shape, other: Shape) -> bool:
+    return _is_part(one, other) or _is_part(one, (*other[1::-1], *other[2:]))
 
 
 def _is_part(one: Shape, other: Shape) -> bool:
@@ -102,6 +111,9 @@ def _is_mask_alone(one: str, other: str) -> bool:
     return all(name.startswith(_NAMED) for name in (one, other)) and one.endswith("mask") != other.endswith("mask")
 
 
-def _by_name_and_place(one: str, other: str) -> bool:
-    """Whether of two positions of inputs one says a name, and the other a place: `in.x` and `in[0]`."""
-    return {one[:3], other[:3]} == {_NAMED, _PLACED}
+def _in_two_ways(one: str, other: str) -> bool:
+    """Whether two may be one: an input by name and by place (`in.x`, `in[0]`), a result alone and beside others (`out`, `out[0]`)."""
+    if {one[:3], other[:3]} == {_NAMED, _PLACED}:
+        return True
+    alone, beside = sorted((one, other), key=len)
+    return alone == _ALONE and beside.startswith((f"{_ALONE}[", f"{_ALONE}."))

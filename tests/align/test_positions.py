@@ -65,3 +65,32 @@ def test_a_part_that_a_rank_has_is_known_by_its_form(part: Shape, is_one: bool) 
     both: Both[Sequence[Shape]] = Both([(2, 18, 64), (3, 8)], [part, (5, 8), (7, 8)])
     found = pair_positions([(0, "in.hidden_states"), (0, "in.other")], [(0, "in[0]"), (0, "in[1]"), (0, "in[2]")], both)[0]
     assert ([(0, 0)] if is_one else []) == found
+
+
+def test_what_has_the_form_goes_before_what_may_be_a_part_of_it() -> None:
+    ours: list[Position] = [(0, "in.hidden_states"), (0, "in.position_embeddings[0]"), (0, "in.position_embeddings[1]")]
+    theirs: list[Position] = [(0, "in[0]"), (0, "in[1]"), (0, "in[2]")]
+    both: Both[Sequence[Shape]] = Both([(2, 10, 32), (1, 10, 8), (1, 10, 8)], [(2, 10, 32), (2, 10, 4), (2, 10, 4)])
+    assert [(0, 0)] == pair_positions(ours, theirs, both)[0]
+
+
+@pytest.mark.parametrize(
+    ("beside", "shapes", "found"),
+    [
+        (("out[0]", "out[1]"), [(2, 10, 32), (2, 4, 10, 10)], [(0, 0)]),  # weights of attention
+        (("out.logits", "out.cache.layers[0].keys"), [(2, 10, 32), (2, 1, 10, 16)], [(0, 0)]),
+        (("out[0]", "out[1]"), [(2, 4, 10, 10), (20, 32)], [(1, 0)]),
+        (("out[0]", "out[1]"), [(2, 10, 32), (2, 10, 32)], []),  # a residual handed along: which of them is not known
+        (("out[0]", "out[1]"), [(2, 10, 33), (2, 4, 10, 10)], []),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_result_alone_is_the_one_of_its_form(
+    beside: tuple[str, str], shapes: list[Shape], found: list[tuple[int, int]], turned: bool
+) -> None:
+    several: list[Position] = [(1, name) for name in beside]
+    alone: list[Position] = [(1, "out")]
+    if turned:
+        assert [(j, i) for i, j in found] == pair_positions(alone, several, Both([(2, 10, 32)], shapes))[0]
+    else:
+        assert found == pair_positions(several, alone, Both(shapes, [(2, 10, 32)]))[0]

@@ -6,6 +6,9 @@ object may have read it, and nobody else may: a norm beside it is judged by its 
 
 Entry N of the state, `in.cache.layers[N].keys`, is written by layer N, and read by it and perhaps by later
 ones that share it: it excuses no layer before N. Where the outermost call returns the object, entry N is what layer N made of it.
+
+A cache may be kept in two forms (compressed in other dimensions, in pages), so that no entry of it can be compared. Then what
+came into a module in earlier steps comes into it again: of that it made what it reads.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ Rows = NDArray[np.int64]
 _TAKES_TENSORS: Final = (EMBEDDING, NORM, LINEAR, ACTIVATION, ROTARY)
 """Modules of these classes read what they are handed, and nothing else."""
 _ENTRY: Final = re.compile(r"^in(?:\[\d+\]|(?!\[))[^\[]*\[(\d+)\]")  # an index behind that of the argument
+_IN_OBJECT: Final = re.compile(r"in(?:\[\d+\]|\.[^.\[]+)[.\[]")
+"""`in.cache.keys`, `in[1].layers[0].keys`: a value inside an argument."""
 _RETURNED: Final = re.compile(r"^out[^\[]*(?:\[\d+\])?\.[^\[]*\[(\d+)\]\.")
 """`out.cache.layers[1].keys` or `out[1].layers[1].keys`: of an object's entry an attribute."""
 _LAYER: Final = re.compile(r"(?:^|\.)(\d+)(?:\.|$|/)")
@@ -44,7 +49,7 @@ class State:
 def state_coming_in(sites: Columns, pairs: Columns, texts: Texts, difference: Reals, nonfinite: Flags) -> State:
     """The worst of the state that each site was handed. `difference` and `nonfinite` have one entry a pair."""
     count = len(sites["site"])
-    coming, bad = np.zeros(count), np.zeros(count, bool)
+    coming, bad = _read_again(sites, pairs, texts, difference, nonfinite)
     into_roots = (pairs["role"] == Role.INPUT) & (sites["parent"][pairs["site"]] < 0) if count else np.zeros(0, bool)
     differing = np.unique(pairs["site"][into_roots & ((difference > 0) | nonfinite)]).tolist()
     if not differing:
@@ -64,6 +69,33 @@ def state_coming_in(sites: Columns, pairs: Columns, texts: Texts, difference: Re
             coming[reached] = np.maximum(coming[reached], difference[at].max())
             bad[reached] |= entry >= 0 and bool(nonfinite[at].any())
     return State(coming, bad)
+
+
+def _read_again(sites: Columns, pairs: Columns, texts: Texts, difference: Reals, nonfinite: Flags) -> tuple[Reals, Flags]:
+    """Per site: the worst that a module was given in earlier steps, where it is handed a state that was not compared."""
+    count = len(sites["site"])
+    coming, bad = np.zeros(count), np.zeros(count, bool)
+    handed: Flags = (sites["handed_state"] > 0) & (sites["kind"] == CallKind.MODULE)
+    if not handed.any():
+        return coming, bad
+    top = _tops(sites["parent"])
+    given = np.flatnonzero(pairs["role"] == Role.INPUT)
+    carried = [text for text in np.unique(pairs["position"][given]).tolist() if _IN_OBJECT.match(texts[text] or "")]
+    compared = np.isin(top, pairs["site"][given[np.isin(pairs["position"][given], carried)]])
+    own, own_bad = np.zeros(count), np.zeros(count, bool)
+    np.maximum.at(own, pairs["site"][given], difference[given])
+    own_bad[pairs["site"][given[nonfinite[given]]]] = True
+    before: dict[tuple[int, int], tuple[int, float, bool, float, bool]] = {}
+    rows = np.flatnonzero(handed)
+    for row, key in zip(rows.tolist(), zip(sites["site"][rows].tolist(), sites["rank"][rows].tolist(), strict=True), strict=True):
+        step = int(sites["step"][row])
+        last, worst, broken, until, until_broken = before.get(key, (step, 0.0, False, 0.0, False))
+        if step != last:
+            worst, broken = until, until_broken
+        before[key] = (step, worst, broken, max(until, float(own[row])), until_broken or bool(own_bad[row]))
+        if not compared[row]:
+            coming[row], bad[row] = worst, broken
+    return coming, bad
 
 
 def made_below(sites: Columns, pairs: Columns, texts: Texts, owner: Rows, convicted: Flags) -> Flags:

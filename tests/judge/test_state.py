@@ -102,6 +102,29 @@ def test_what_a_layer_made_of_its_entry_is_no_fault_of_the_root_that_returns_it(
     assert [Verdict.INHERITED if told else Verdict.UNEXPLAINED, Verdict.UNEXPLAINED] == list(map(Verdict, tables.judge().verdict.tolist()))
 
 
+@pytest.mark.parametrize(
+    ("before", "handed", "compared", "excused"),
+    [
+        (1e-2, True, False, True),  # the cache is in two forms, and was made of what came in
+        (1e-2, True, True, False),  # it was compared, and is the same
+        (1e-2, False, False, False),  # a module beside it reads its own input alone
+        (None, True, False, False),  # what made it was the same
+    ],
+)
+def test_a_cache_in_two_forms_carries_what_came_in_before(before: float | None, handed: bool, compared: bool, excused: bool) -> None:
+    tables = Tables()
+    for step, given in enumerate((before, None)):
+        top = tables.site("", "LlamaForCausalLM", step=step, handed_state=1)
+        tables.pair(top, Role.INPUT, None, dtype="int64", position=tables.texts.intern("in.input_ids"))
+        if compared:
+            tables.pair(top, Role.INPUT, None, position=tables.texts.intern("in.cache.layers[2].keys"))
+        row = tables.site("model.layers.2.attn", "LlamaAttention", top, step=step, handed_state=int(handed))
+        tables.pair(row, Role.INPUT, given)
+        tables.pair(row, Role.OUTPUT, given or 2e-3)
+    found = tables.judge().verdict
+    assert Verdict(int(found[row])) == (Verdict.INHERITED if excused else Verdict.UNEXPLAINED)
+
+
 class Cache:
     """What an object carries from step to step."""
 

@@ -160,3 +160,20 @@ def as_tensor(result: Any) -> Tensor:
     if isinstance(result, complex):
         return torch.tensor(result, dtype=torch.complex128)
     return torch.empty(0, dtype=torch.float64)
+
+
+def of_measures(name: str, args: Arguments) -> tuple[str, Arguments]:
+    """A call of which some whole numbers are measures here, in float64: its others are made floats too, and its result is one.
+
+    int64 stays as it is: places are counted in it.
+    """
+    wide = args.mapped(lambda thing: thing.to(torch.float64) if _is_code(thing) else thing)
+    kwargs = {key: _AS_MEASURE if key == "dtype" and thing is not None else thing for key, thing in wide.kwargs.items()}
+    return ("aten.mm.default" if name == "aten._int_mm.default" else name), Arguments(wide.args, kwargs)
+
+
+_AS_MEASURE: Final = Token("dtype", "float64")
+
+
+def _is_code(thing: Any) -> bool:
+    return isinstance(thing, Tensor) and not is_float(thing) and thing.dtype not in (torch.int64, torch.bool)

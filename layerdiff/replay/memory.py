@@ -40,11 +40,15 @@ class _Flat:
 
 
 class Memory:
-    """The memory of one process; `incoming` gives the contents of a value that was not made here."""
+    """The memory of one process; `incoming` gives the contents of a value that was not made here.
 
-    def __init__(self, run: Recorded, incoming: Callable[[int], Array]) -> None:
+    `measures`: memories of whole numbers that hold float64 here.
+    """
+
+    def __init__(self, run: Recorded, incoming: Callable[[int], Array], measures: frozenset[tuple[int, str]] = frozenset()) -> None:
         self._run = run
         self._incoming = incoming
+        self._measures = measures
         self._flats: dict[tuple[int, str], _Flat] = {}
 
     def read(self, value: int, *, owned: bool = False) -> Tensor:
@@ -56,7 +60,7 @@ class Memory:
         elif flat.defined is not None and not bool((defined := _seen(flat.defined, place)).all()):
             here, coming = _seen(flat.contents, place), self._incoming(value)
             _require_size(coming, place)
-            self._put(place, torch.where(defined, here, _tensor(coming, place)))
+            self._put(place, torch.where(defined, here, self._tensor(coming, place)))
         known = self._flats[place.memory]
         if owned:
             known.own()
@@ -66,7 +70,7 @@ class Memory:
         """Put `contents` where a value lies. It is kept where that is possible, and written to later if it is writeable."""
         place = self._run.place(value)
         _require_size(contents, place)
-        self._put(place, _tensor(contents, place), borrowed=not np.asarray(contents).flags.writeable)
+        self._put(place, self._tensor(contents, place), borrowed=not np.asarray(contents).flags.writeable)
 
     def accept(self, operation: Operation, results: Mapping[str, Array]) -> None:
         """Put the results of a call where they lie."""
@@ -97,6 +101,9 @@ class Memory:
             flat.version = place.version + 1
             if flat.defined is not None:
                 _seen(flat.defined, _once(place)).fill_(True)
+
+    def _tensor(self, contents: Array, place: Place) -> Tensor:
+        return _tensor(contents, place, torch.float64 if place.memory in self._measures else _dtype(place.memory[1]))
 
     def _flat(self, place: Place) -> _Flat | None:
         """The storage of a place, large enough; None where nothing is known of it at this version."""
@@ -173,12 +180,12 @@ class _Lent:
         self.array = array
 
 
-def _tensor(contents: Array, place: Place) -> Tensor:
-    """Contents as a tensor of the place's shape and kind, in the same memory where that is possible."""
+def _tensor(contents: Array, place: Place, dtype: torch.dtype) -> Tensor:
+    """Contents as a tensor of the place's shape, in the same memory where that is possible."""
     array = np.asarray(contents)
     if not array.flags.writeable:
         array = np.asarray(_Lent(array)) if array.size else np.array(array)
-    tensor, dtype = torch.from_numpy(array), _dtype(place.memory[1])
+    tensor = torch.from_numpy(array)
     if tensor.is_complex() and not dtype.is_complex:
         raise CannotReplay("a value is complex in one run and real in the other")
     return tensor.to(dtype).reshape(place.shape)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from layerdiff.arithmetic.registry import contract_of
 from layerdiff.errors import TraceError
+from layerdiff.replay.casts import of_measures
 from layerdiff.replay.memory import Memory
 from layerdiff.replay.operators import CannotReplay, run64
 from layerdiff.replay.recorded import Operation, Recorded
@@ -73,6 +74,8 @@ class Part:
     outputs: Mapping[str, int]
     pictures: Mapping[int, Any] = field(default_factory=dict)
     """By call, arguments to run it with in place of the recorded ones."""
+    measures: frozenset[tuple[int, str]] = frozenset()
+    """Memories of whole numbers in which measures lie instead: float64."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def advance(program: Program, results: Mapping[str, Array] | None) -> Meeting | 
 
 def steps(part: Part, watcher: Watcher) -> Program:
     """A part as a program that stops at every collective, and is sent what comes out of it."""
-    run, memory = part.run, Memory(part.run, watcher.incoming)
+    run, memory = part.run, Memory(part.run, watcher.incoming, part.measures)
     for value in part.inputs:
         memory.write(value, watcher.incoming(value))
     coming: list[Operation] = []
@@ -168,7 +171,7 @@ def steps(part: Part, watcher: Watcher) -> Program:
             else:
                 memory.replace(operation, results or {})
         else:
-            _execute(run, memory, operation, watcher)
+            _execute(run, memory, operation, watcher, part.measures)
     yield from _arrived(run, memory, coming, list(part.outputs.values()))
     for position, value in part.outputs.items():
         watcher.handed(part.call, position, memory.read(value).numpy().copy())
@@ -183,7 +186,7 @@ def _arrived(run: Recorded, memory: Memory, coming: list[Operation], values: Seq
         memory.replace(operation, results or {})
 
 
-def _execute(run: Recorded, memory: Memory, operation: Operation, watcher: Watcher) -> None:
+def _execute(run: Recorded, memory: Memory, operation: Operation, watcher: Watcher, measures: frozenset[tuple[int, str]]) -> None:
     instead = watcher.instead(operation)
     if instead is not None:
         memory.accept(operation, instead)
@@ -195,7 +198,10 @@ def _execute(run: Recorded, memory: Memory, operation: Operation, watcher: Watch
             raise CannotReplay("it was recorded only in part")
         writes = bool(operation.writes) or _may_write(operation.name)
         args = decode(operation.picture, lambda position: memory.read(operation.inputs[position], owned=writes))
-        made = _run(run, operation.name, args)
+        name = operation.name
+        if measures and any(run.place(value).memory in measures for value in (*operation.inputs.values(), *operation.outputs.values())):
+            name, args = of_measures(name, args)
+        made = _run(run, name, args)
     except KeyError as error:
         results: Mapping[str, Array] = watcher.cannot(operation, f"its operand {error} was not recorded")
         memory.accept(operation, results)

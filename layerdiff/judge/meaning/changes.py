@@ -49,11 +49,6 @@ def instead(results: Mapping[str, Array]) -> Redone:
     return way
 
 
-def shifted(by: float) -> Redone:
-    """All results by so much more."""
-    return lambda _, made: {at: result + by for at, result in made.items()}
-
-
 def without(given: Arguments, made: Mapping[str, Array]) -> Mapping[str, Array]:
     """What the call was given goes on in place of what it makes, or zeros where that is of another shape."""
     (result,) = made.values()

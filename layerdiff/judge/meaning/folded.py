@@ -19,7 +19,7 @@ from layerdiff.judge.meaning.changes import UNCHANGED
 from layerdiff.judge.meaning.homes import Homes, is_meaning
 from layerdiff.judge.meaning.region import Base, Region
 from layerdiff.judge.meaning.scales import other_scale
-from layerdiff.judge.meaning.stored import Stored
+from layerdiff.judge.meaning.stored import PRODUCTS, Stored
 from layerdiff.judge.programs.bodies import Body, Interface, Pair, interface, whole_body
 from layerdiff.judge.programs.constants import Constants
 from layerdiff.judge.programs.leaving import leaves_state
@@ -96,7 +96,7 @@ class Folding:
         """A scale of codes that is all that is wrong in a module: said in place of what is `left` of it, which is taken out."""
         inside = self._inside(pair, left)
         region = self._region(pair, inside) if inside else None
-        found = other_scale(region) if region is not None and region.quantised else None
+        found = other_scale(region) if region is not None and region.stored.dtype_of_codes() else None
         if found is None:
             return []
         left[:] = [local for local in left if not any(local is one for one in inside)]
@@ -231,16 +231,23 @@ def _said(pair: Pair, region: Region, freed: Sequence[Local], ratio: float, *, e
     some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     evidence = {"folded": names, "findings": len(freed)}
     rule = "folded weights: both programs of the module whole"
-    codes = region.quantised
+    codes = region.stored.dtype_of_codes()
     if codes is not None:
         statement = f"weights are kept as {codes} ({some}): {ratio:.2g} of what half a step of each makes"
         evidence |= {"constant": names[0] if names else "", "dtype": codes}
-        calls, cause = freed[0].calls, "quantised-weight"
+        calls, cause = _multiplying(region) or freed[0].calls, "quantised-weight"
         return Local(calls, "out", Verdict.PRECISION, statement, ratio, region.limit, rule, cause, "quantised", evidence)
     statement = f"weights are folded ({some}): the functions are equal, within {ratio:.2g} of what one rounding of each weight makes"
     return Local(
         pair, "out", Verdict.INHERITED, statement, ratio, region.limit, rule, kind="weight-differs", evidence=evidence, notice=True
     )
+
+
+def _multiplying(region: Region) -> Pair | None:
+    """The first call of the target's that multiplies by codes as they are."""
+    run = region.setting.runs.target
+    call = min((one for one in region.stored.codes.target if run.operation(one).base in PRODUCTS), default=None)
+    return None if call is None else (region.programs.partners.get(call, -1), call)
 
 
 def _last_inside(run: Recorded, call: int) -> int:

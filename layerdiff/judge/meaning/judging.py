@@ -8,7 +8,6 @@ result is handed to the reference's program too, so that a second fault behind i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,31 +15,32 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.decisions import decided_otherwise, with_decisions
+from layerdiff.judge.meaning.finding import found_of_meaning
 from layerdiff.judge.meaning.handed import name_wiring
 from layerdiff.judge.meaning.naming import changed_call, name_call, other_draws
 from layerdiff.judge.meaning.parting import cuts_met, cuts_of, figure_at, worst_cut
+from layerdiff.judge.meaning.passed_over import passed_over
 from layerdiff.judge.meaning.precision import coarser_calls, find_precision
 from layerdiff.judge.meaning.reach import cone
+from layerdiff.judge.meaning.read_back import as_rounded
 from layerdiff.judge.meaning.sums_in_steps import find_rounded_sums
 from layerdiff.judge.meaning.suspects import nearly
-from layerdiff.judge.meaning.wording import is_told, numbers_in, shown
+from layerdiff.judge.meaning.wording import is_told, never_makes, shown
 from layerdiff.judge.programs.accumulated import came_in_apart
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.constants import is_masked, unmasked
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.running import Programs, Ran, Redone
-from layerdiff.judge.programs.setting import BELOW_ROUNDING, NOTHING, BodyVerdict, Cut, Setting
+from layerdiff.judge.programs.setting import COARSE_RATIO, NOTHING, BodyVerdict, Cut, Setting
 from layerdiff.judge.programs.wiring import Wiring
-from layerdiff.judge.tables import Verdict
-from layerdiff.measure.rows import RowDifference, row_difference
-from layerdiff.replay.once import operands_by_position
-from layerdiff.replay.recorded import Recorded
+from layerdiff.measure.rows import row_difference
 from layerdiff.replay.refusal import CannotReplay
 from layerdiff.sides import Both
 
 Array = NDArray[Any]
 _MOST_FAULTS: Final = 8
 _NEARER: Final = 0.9
+_DRAWS: Final = 8
 _OTHER_NUMBERS: Final = 16.0
 """Roundoffs that what two programs make may be apart where the reference's reads state of its own run. Measured in one layer: up to 2.7."""
 _ACCUMULATED: Final = 2.5
@@ -54,10 +54,10 @@ def judge_body(setting: Setting, body: Body, incoming: Incoming, wiring: Wiring,
     cuts = cuts_of(body)
     differing = [cut for cut in cuts if not wiring.same(*cut)]
     said.compared, said.same = len(cuts), len(cuts) - len(differing)
-    coarse = coarser_calls(setting, body, aligned)
+    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
+    coarse = sorted({*coarser_calls(setting, body, aligned), *programs.codes.target.roundings})
     if not differing and not coarse and not setting.laid:
         return said
-    programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
     theirs = programs.run("target")
     said.opaque = theirs.opaque
     ours, kept = with_decisions(setting, programs, theirs, said)
@@ -84,7 +84,7 @@ def precision_beside_folded(setting: Setting, body: Body, incoming: Incoming, al
     programs = Programs(setting.runs, body, incoming, aligned, setting.contents)
     try:
         theirs = programs.run("target")
-        coarse = coarser_calls(setting, body, aligned)
+        coarse = sorted({*coarser_calls(setting, body, aligned), *programs.codes.target.roundings})
         find_precision(setting, programs, theirs, theirs, frozenset(), coarse, cuts_of(body), set(), said, folded=True)
     except CannotReplay:
         return []
@@ -106,15 +106,21 @@ def _faults(
     passed: Mapping[int, Redone] = {}
     named: set[tuple[int, int]] = set()
     watched: Ran | None = None
+    scaled = as_rounded(setting, programs, ours, theirs, differing, said)
+    if scaled is not None:
+        passed, theirs = scaled.ways, scaled.ran
+        named.add((-1, -1))
     for _ in range(_MOST_FAULTS):
         worst = worst_cut(setting, programs, ours, theirs, differing)
         if worst is None:
             break
         cut, difference = worst
+        own_codes = bool(programs.incoming.alone and programs.codes.target.kept)
         if programs.incoming.alone and not named:
             allowed = _OTHER_NUMBERS * setting.rounding.coarsest(programs.body)
             if difference.figure > allowed:
-                allowed = max(allowed, _ACCUMULATED * came_in_apart(setting.runs, setting.contents, programs.body))
+                codes = _codes_moved(setting, programs, theirs, cut)
+                allowed = max(allowed, codes, _ACCUMULATED * came_in_apart(setting.runs, setting.contents, programs.body))
             if difference.figure <= allowed:
                 break  # state that the two keep in different forms, each its own: no further apart than what it was made of
         if watched is None:
@@ -142,9 +148,11 @@ def _faults(
         calls, value, evidence = place
         surely, over = "constant" in evidence or ", reference " in str(evidence.get("static")), None
         if calls[0] < 0 and not surely:
-            over = _passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure)
+            over = None if own_codes else passed_over(setting, programs, ours, differing, calls[1], passed, difference.figure)
             if over is not None and over.off <= nearly(difference.figure):
                 evidence = {"static": f"the target adds {shown(setting.runs.target, calls[1])}"}
+            elif own_codes:  # codes that were made before and read now are not told from how new ones are made
+                evidence = {"static": never_makes("reference", setting.runs.target, calls[1])}
             elif "the target adds" not in str(evidence.get("static")):
                 over = None  # nearer by chance
             surely = over is not None
@@ -153,7 +161,9 @@ def _faults(
             break  # beside other choices what is made of other tokens parts, too
         named.add(calls)
         shown_at = calls[0], _first_piece(programs, ours, watched, calls, value, evidence)
-        said.findings.append(_meaning(shown_at, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut)))
+        said.findings.append(
+            found_of_meaning(shown_at, value, cut, difference, evidence, broken=_loses_numbers(programs, ours, theirs, cut))
+        )
         if over is not None:
             passed, theirs, watched = over.ways, over.ran, None
             ours = programs.run("reference", kept=kept, taken=taken)
@@ -172,6 +182,16 @@ def _faults(
         else:
             taken, ours = more, after
     return bool(named), ours
+
+
+def _codes_moved(setting: Setting, programs: Programs, theirs: Ran, cut: Cut) -> float:
+    """How far roundings to codes of what the target keeps may move it at a cut; 0 where it keeps none."""
+    (_, t), position = cut
+    if not programs.codes.target.kept:
+        return 0.0
+    drawn = [programs.run("target", codes=programs.codes.target.moved(number)) for number in range(_DRAWS)]
+    pairs = [setting.beside(programs.body.forms, theirs.cuts[t, position], ran.cuts[t, position]) for ran in drawn]
+    return COARSE_RATIO * max((row_difference(*beside).figure for beside in pairs if beside is not None), default=0.0)
 
 
 def _first_piece(programs: Programs, ours: Ran, theirs: Ran, calls: tuple[int, int], position: str, evidence: Mapping[str, Any]) -> int:
@@ -221,51 +241,6 @@ def _goes_through(programs: Programs, cut: Cut, calls: tuple[int, int]) -> bool:
     return calls[0] in cone(programs, "reference", cut) or calls[1] in cone(programs, "target", cut)
 
 
-@dataclass(frozen=True)
-class _Over:
-    """The target's program without what it adds."""
-
-    ways: Mapping[int, Redone]
-    ran: Ran
-    off: float
-    """How far it is from the reference's then."""
-
-
-def _passed_over(
-    setting: Setting, programs: Programs, ours: Ran, cuts: list[Cut], call: int, passed: Mapping[int, Redone], figure: float
-) -> _Over | None:
-    """The target's program without a call that it adds, or without all that are alike, one a request of a batch.
-
-    What each was given goes on in its place. None where that is no nearer.
-    """
-    run, partnered = setting.runs.target, set(programs.aligned.values())
-    items = [item for item in programs.body.items.target if not run.is_module(item) and item not in partnered]
-    alike = [item for item in items if shown(run, item) == shown(run, call)]
-    found: _Over | None = None
-    for calls in ([call], alike)[: 1 + (len(alike) > 1)]:
-        ways = {one: way for one in calls if (way := _handing_on(run, one)) is not None}
-        try:
-            ran = programs.run("target", redone={**passed, **ways}) if len(ways) == len(calls) else None
-        except CannotReplay:
-            ran = None
-        off = np.inf if ran is None else figure_at(setting, programs, ours, ran, cuts)
-        if ran is not None and off < min(_NEARER * figure, np.inf if found is None else found.off):
-            found = _Over({**passed, **ways}, ran, off)
-    return found
-
-
-def _handing_on(run: Recorded, call: int) -> Redone | None:
-    """A call that hands on the first operand that has the shape of its result; None where it has none."""
-    operation = run.operation(call)
-    if operation.writes or set(operation.outputs) != {"out"}:
-        return None
-    shape = run.file.shape(operation.outputs["out"])
-    for position, value in operation.inputs.items():
-        if run.file.shape(value) == shape and "float" in run.file.dtype_name(value):
-            return lambda given, _: {"out": operands_by_position(operation, given)[position]}
-    return None
-
-
 def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, hidden: list[Cut], kept: frozenset[int]) -> list[Local]:
     """The first call with other scalars on the way to calls that could not be run, where both sides have the same such calls.
 
@@ -283,7 +258,7 @@ def _before_opaque(programs: Programs, wiring: Wiring, theirs: Ran, ours: Ran, h
             calls, position, evidence = changed
             made = watched.reference.results[calls[0]][position], watched.target.results[calls[1]][position]
             difference = row_difference(unmasked(made[0]), unmasked(made[1].reshape(made[0].shape)))
-            return [_meaning(calls, position, cut, difference, evidence, broken=False)]
+            return [found_of_meaning(calls, position, cut, difference, evidence, broken=False)]
     return []
 
 
@@ -294,55 +269,3 @@ def _loses_numbers(programs: Programs, ours: Ran, theirs: Ran, cut: Cut) -> bool
     if beside is None or beside[0].dtype.kind != "f":
         return False
     return bool(np.any(np.isfinite(beside[0]) & ~is_masked(beside[0]) & ~np.isfinite(beside[1])))
-
-
-def _meaning(
-    calls: tuple[int, int],
-    value: str,
-    cut: Cut,
-    difference: RowDifference,
-    evidence: dict[str, Any],
-    *,
-    broken: bool,
-) -> Local:
-    figure = difference.figure
-    static = evidence.get("static")
-    small = figure <= BELOW_ROUNDING and "constant" not in evidence and not (static is not None and numbers_in(static))
-    said = {
-        **evidence,
-        "meaning": figure,
-        "cut": cut[1],
-        "worst": difference.worst,
-        "largest": difference.max_abs,
-        "rows": difference.rows,
-    }
-    statement = "computes something else" if static is None else static
-    if "constant" in evidence:
-        statement = f"another {evidence['constant']}"
-    if small:
-        return Local(
-            calls,
-            value,
-            Verdict.INHERITED,
-            f"{statement}, below rounding",
-            figure,
-            BELOW_ROUNDING,
-            "meaning",
-            kind="below-rounding",
-            evidence=said,
-            notice=True,
-        )
-    if broken:
-        return Local(
-            calls,
-            value,
-            Verdict.BROKEN,
-            f"NaN or Inf where the reference's program is finite: {statement}",
-            figure,
-            NOTHING,
-            "meaning: both programs on the target's values",
-            evidence=said,
-        )
-    return Local(
-        calls, value, Verdict.UNEXPLAINED, statement, figure, NOTHING, "meaning: both programs on the target's values", evidence=said
-    )

@@ -16,6 +16,7 @@ from layerdiff.arithmetic.formats import rounding_of
 from layerdiff.judge.local import Local
 from layerdiff.judge.meaning.reach import cone
 from layerdiff.judge.programs.bodies import Body
+from layerdiff.judge.programs.codes import Codes
 from layerdiff.judge.programs.padding import without_padding
 from layerdiff.judge.programs.running import Programs, Ran
 from layerdiff.judge.programs.setting import COARSE_RATIO, RATIO, BodyVerdict, Cut, Setting
@@ -25,6 +26,8 @@ from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
 _QUANTISED: Final = ("quant", "int8", "int4")
+_COARSEST: Final = 0.2
+"""Of how far measures vary, that rounding them to codes may be off: twice what 4 bits make, a scale for each row."""
 _STEPS: Final = 127
 """From 0 to the largest number of a tensor that is kept in 8 bits, or, of activations on x86, in 7 with a zero point."""
 
@@ -51,10 +54,71 @@ def find_precision(
     else:
         noise = setting.rounding.as_expected if coarse else setting.rounding.beside(programs.body, programs.aligned)
     noisy = programs.run("target" if folded else "reference", noise=noise, kept=kept)
+    worst, worst_cut = _worst(setting, programs, theirs, (ours, noisy), cuts, hidden, coarse=bool(coarse), folded=folded)
+    allowed = COARSE_RATIO if coarse else RATIO
+    if worst <= allowed or worst_cut is None:
+        return
+    if worst_cut in hidden:
+        said.findings.append(_unseen(setting, programs, theirs, ours, worst, worst_cut))
+        return
+    if not coarse:
+        said.findings.append(_arithmetic(setting, programs, theirs, worst, worst_cut, kept))
+        return
+    call = coarse[0]
+    if call in programs.codes.target.roundings:
+        wrong = _beyond_codes(setting, programs, (ours, noisy), cuts, hidden)
+        if wrong is not None:
+            said.findings.append(wrong)
+            return
+    value = next(iter(setting.runs.target.operation(call).outputs.values()))
+    codes = programs.codes.target
+    dtype = codes.kept_as(setting.runs.target, call) if call in codes.roundings else setting.runs.target.file.dtype_name(value)
+    known = dtype_named(dtype)
+    quantised = call in codes.roundings or (known is not None and known.itemsize == 1)
+    way = f"rounded to {dtype}" if call in codes.roundings else f"computed in {dtype}"
+    statement = f"{way}, coarser than the run keeps such values; {worst:.3g} times the error that they make"
+    back = {t: r for r, t in programs.aligned.items()}
+    cause, kind = ("quantised-activation", "quantised") if quantised else ("lower-precision", "declared")
+    evidence, calls = {"dtype": dtype, "calls": len(coarse)}, (back.get(call, -1), call)
+    said.findings.append(Local(calls, "out", Verdict.PRECISION, statement, worst, allowed, BEYOND, cause, kind, evidence))
+
+
+def _beyond_codes(setting: Setting, programs: Programs, drawn_for: tuple[Ran, Ran], cuts: list[Cut], hidden: set[Cut]) -> Local | None:
+    """A rounding that is coarser than codes are; or a recorded value that is not what the target's program makes of the recorded codes."""
+    roundings, back = programs.codes.target.roundings, {t: r for r, t in programs.aligned.items()}
+    as_kept = programs.run("target", codes=Codes(), watch=roundings)
+    for call in sorted(roundings & as_kept.operands.keys()):
+        given, made = as_kept.operands[call].args[0], as_kept.results[call]["out"]
+        off = float(np.sqrt(np.mean(np.square(made - given)))) / max(float(np.std(given)), np.finfo(np.float64).tiny) if given.size else 0.0
+        if off > _COARSEST:
+            statement = f"rounded to whole numbers, off by {off:.2g} of how far what is rounded varies: 4 bits make half of {_COARSEST}"
+            return Local((back.get(call, -1), call), "out", Verdict.UNEXPLAINED, statement, off, _COARSEST, BEYOND)
+    off, there = _worst(setting, programs, as_kept, drawn_for, cuts, hidden, coarse=True, folded=False)
+    if off <= RATIO or there is None:
+        return None
+    statement = f"lies {off:.3g} times further from what its program makes of the recorded codes than rounding explains"
+    return Local(_maker(programs, there), "out", Verdict.UNEXPLAINED, statement, off, RATIO, BEYOND)
+
+
+def _worst(
+    setting: Setting,
+    programs: Programs,
+    theirs: Ran,
+    drawn_for: tuple[Ran, Ran],
+    cuts: list[Cut],
+    hidden: set[Cut],
+    *,
+    coarse: bool,
+    folded: bool,
+) -> tuple[float, Cut | None]:
+    """How far a recorded value lies at most from what the target's program makes there, in what rounding makes of a program, and where.
+
+    `drawn_for`: the program for which rounding is drawn, exact and with it.
+    """
     worst, worst_cut = 0.0, None
     for (r, t), position in cuts:
         at = (t if folded else r), position
-        exact, other = ours.cuts.get(at), noisy.cuts.get(at)
+        exact, other = (ran.cuts.get(at) for ran in drawn_for)
         right = theirs.cuts.get((t, position)) if ((r, t), position) not in hidden else exact  # a call that cannot run hides what it does
         recorded = _recorded_cut(setting, programs.body, (r, t), position)
         if exact is None or other is None or right is None or recorded is None or recorded.shape != right.shape:
@@ -68,39 +132,12 @@ def find_precision(
         (exact, recorded), (other, right) = beside, drawn
         recorded = without_padding(recorded, right, setting.padded)
         other = without_padding(other, exact, setting.padded)  # where all is hidden, a rounding of what hides it makes anything
-        dtype = setting.rounding.dtype_at(programs.body, (r, t), position, expected=bool(coarse))
+        dtype = setting.rounding.dtype_at(programs.body, (r, t), position, expected=coarse)
         with np.errstate(invalid="ignore"):  # of what is hidden by -inf on both sides there is no difference
             ratio = ratio_to_spread(recorded - right, other - exact, rounding_of(dtype, exact))
         if worst_cut is None or ratio > worst:
             worst, worst_cut = ratio, ((r, t), position)
-    allowed = COARSE_RATIO if coarse else RATIO
-    if worst <= allowed or worst_cut is None:
-        return
-    if worst_cut in hidden:
-        said.findings.append(_unseen(setting, programs, theirs, ours, worst, worst_cut))
-        return
-    if not coarse:
-        said.findings.append(_arithmetic(setting, programs, theirs, worst, worst_cut, kept))
-        return
-    call = coarse[0]
-    value = next(iter(setting.runs.target.operation(call).outputs.values()))
-    dtype = setting.runs.target.file.dtype_name(value)
-    back = {t: r for r, t in programs.aligned.items()}
-    statement = f"computed in {dtype}, coarser than the run keeps such values; {worst:.3g} times the error that they make"
-    said.findings.append(
-        Local(
-            (back.get(call, -1), call),
-            "out",
-            Verdict.PRECISION,
-            statement,
-            worst,
-            allowed,
-            BEYOND,
-            cause="lower-precision",
-            kind="declared",
-            evidence={"dtype": dtype, "calls": len(coarse)},
-        )
-    )
+    return worst, worst_cut
 
 
 def coarser_calls(setting: Setting, body: Body, aligned: Mapping[int, int]) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerdiff.judge.local import Local
-from layerdiff.judge.meaning.changes import UNCHANGED, Change, instead, shifted, without
+from layerdiff.judge.meaning.changes import UNCHANGED, Change, instead, without
 from layerdiff.judge.meaning.decisions import with_decisions
 from layerdiff.judge.meaning.mending import other_scalars
 from layerdiff.judge.meaning.precision import Size, ratio_of
@@ -79,17 +79,6 @@ class Region:
         self._floors = [NOTHING * Size.of(made[np.isfinite(made)]).rms for made in handed_on]
         """What float64 itself may make."""
 
-    @property
-    def quantised(self) -> str | None:
-        """The dtype of the whole numbers that stand for weights in either program; None where there are none."""
-        for calls, run in zip(self.stored.codes, self.setting.runs, strict=True):
-            for call in calls:
-                for value in run.operation(call).inputs.values():
-                    name = run.file.dtype_name(value)
-                    if "int" in name:
-                        return name
-        return None
-
     def target_with(self, changed: Change, scaled: Scaled | None = None) -> Ran | None:
         """The target's program with all that it makes, changed, or with a weight multiplied; None where it does not run."""
         self.stored.scale(*(scaled or (None,)))
@@ -105,6 +94,16 @@ class Region:
         if theirs is None or left is None:
             return None
         return self._ratio(left, [self._draw(number, theirs, changed, scaled) for number in range(_DRAWS)])
+
+    def roundings_at(self, position: str) -> Results:
+        """What roundings of the weights make of a float that the module returns, each time that they are drawn."""
+        call = self.programs.body.calls[1]
+        floats = [
+            (pair[1], at)
+            for (pair, at, _), made in zip(self._cuts, self._handed("target", self._theirs), strict=True)
+            if made.dtype.kind == "f"
+        ]
+        return [one[floats.index((call, position))] for one in self._draws(_DRAWS)]
 
     def weights(self, found: Sequence[Local] | None) -> list[str]:
         """The names of weights that are another in one of the runs: those that the calls of some findings read, or all of them."""
@@ -207,7 +206,7 @@ class Region:
                 found += self._changed("target", UNCHANGED, self._theirs)
                 self.stored.scale(None)
         if self.stored.codes.target:
-            found += self._changed("target", Change(dict.fromkeys(self.stored.codes.target, shifted(_PART))), self._theirs)
+            found += self._changed("target", Change(self.stored.codes_shifted(_PART)), self._theirs)
         return found
 
     def _undone(self, local: Local, base: Base) -> list[Results]:

@@ -102,10 +102,14 @@ def _fits(region: Region, scale: _Scale, before: Ran) -> OtherScale | None:
             continue
         if np.array_equal(made, after, equal_nan=True):
             continue
-        wanted = _nearest(made, [*_weights_of_size(region, made.size), *_returned_for(region, before, made)])
+        returned = _returned_for(region, before, made)
+        wanted = _nearest(made, [*_weights_of_size(region, made.size), *(ours for ours, _ in returned)])
         scales = None if wanted is None else _made_with(made, after, count)
         if wanted is not None and scales is not None:
             by, sigma = _fitted(made, wanted, scales, count)
+            for _, position in returned:  # weights are rounded, and not what is made of them, element by element
+                drawn = [_fitted(made, made + one.reshape(made.shape), scales, count)[0] - 1.0 for one in region.roundings_at(position)]
+                sigma = np.maximum(sigma, np.sqrt(np.mean(np.square(drawn), axis=0)))
             ratio = region.apart_with(*_multiplied(scale, by))
             off = _off(by, sigma)
             return None if ratio is None or ratio > region.limit or not off.any() else _said(region, scale, by[off], count, ratio)
@@ -121,13 +125,15 @@ def _weights_of_size(region: Region, size: int) -> Iterator[Array]:
             yield region.setting.contents(run, row)
 
 
-def _returned_for(region: Region, before: Ran, made: Array) -> Iterator[Array]:
-    """What the reference's program returns where the target's returns `made`."""
+def _returned_for(region: Region, before: Ran, made: Array) -> list[tuple[Array, str]]:
+    """What the reference's program returns where the target's returns `made`, and where."""
+    found = []
     for position, _ in region.programs.body.interface.outputs:
         r, t = region.programs.body.calls
         ours, theirs = region.ours.cuts.get((r, position)), before.cuts.get((t, position))
         if ours is not None and theirs is not None and np.array_equal(theirs.reshape(-1), made.reshape(-1)):
-            yield ours
+            found.append((ours, position))
+    return found
 
 
 def _multiplied(scale: _Scale, by: Array) -> tuple[Change, Scaled | None]:

@@ -8,7 +8,7 @@ rounded or not, are never moved, nor are those all of whose elements are one num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,15 @@ from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.constants import Constants, viewed
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.noise import Noise
+from layerdiff.judge.programs.running import Redone
 from layerdiff.replay.recorded import Operation, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.arguments import Arguments
 from layerdiff.trace.dtypes import dtype_named
 
 Array = NDArray[Any]
+PRODUCTS: Final = ("mm", "_int_mm", "bmm", "addmm", "baddbmm")
+"""Operators that multiply the last two of their operands."""
 _PACKED: Final = (1, 2, 4, 8)
 """How many codes lie in one number: as many calls may unpack one weight."""
 
@@ -51,7 +54,7 @@ class Stored(Incoming):
             _codes(runs.reference, body.items.reference, _sizes(runs.target, self.own_weights.target)),
             _codes(runs.target, body.items.target, _sizes(runs.reference, self.own_weights.reference)),
         )
-        """Calls that make floats of the whole numbers that stand for a weight."""
+        """Calls that make floats of the whole numbers that stand for a weight, or multiply by these: where they are given them."""
 
     def move(self, number: int | None) -> None:
         """Move the weights by the `number`-th roundings; None for where they are."""
@@ -63,6 +66,15 @@ class Stored(Incoming):
         """Whether the target's weight of that name holds floats."""
         run = self._runs.target
         return any(run.file.weight_name(row) == name and _kind(run, row) == "float" for row in range(len(run.file.values)))
+
+    def dtype_of_codes(self) -> str | None:
+        """The dtype of the whole numbers that stand for weights in either program; None where there are none."""
+        for side, run in (("target", self._runs.target), ("reference", self._runs.reference)):
+            if getattr(self.codes, side):
+                for row in range(len(run.file.values)):
+                    if run.file.weight_name(row) in getattr(self.own_weights, side) and _kind(run, row) == "integer":
+                        return run.file.dtype_name(row)
+        return None
 
     def scale(self, name: str | None, by: float | Array = 1.0) -> None:
         """Multiply the target's weight of that name, by a number or element by element; None for none."""
@@ -83,18 +95,31 @@ class Stored(Incoming):
 
     def rounding_of_codes(self, side: str) -> Noise:
         """Noise that moves codes by up to half of one, and nothing else."""
-        codes: frozenset[int] = getattr(self.codes, side)
+        codes: Mapping[int, str] = getattr(self.codes, side)
 
         def noisy(operation: Operation, args: Arguments, results: dict[str, Array]) -> dict[str, Array]:
             if operation.call not in codes or "out" not in results:
                 return results
             made = results["out"]
+            if operation.base in PRODUCTS:
+                factors = _factors(args, codes[operation.call])
+                return {"out": np.array(made + _times(factors, self._random.uniform(-0.5, 0.5, factors.codes.shape)))}
             step: Any = 1.0
             if "mul" in operation.name:
                 step = next((thing for thing in args.args if isinstance(thing, np.ndarray) and thing.dtype.kind == "f"), 1.0)
             return {"out": np.array(made + step * self._random.uniform(-0.5, 0.5, made.shape))}
 
         return noisy
+
+    def codes_shifted(self, by: float) -> dict[int, Redone]:
+        """The target's calls that make floats of codes, or multiply by these, with all codes by so much more."""
+
+        def way(at: str, base: str) -> Redone:
+            if base not in PRODUCTS:
+                return lambda _, made: {"out": made["out"] + by}
+            return lambda given, made: {"out": made["out"] + _times(one := _factors(given, at), np.full(one.codes.shape, by))}
+
+        return {call: way(at, self._runs.target.operation(call).base) for call, at in self.codes.target.items()}
 
     def _drawn(self, side: str, value: int) -> Array | None:
         run: Recorded = getattr(self._runs, side)
@@ -109,6 +134,24 @@ class Stored(Incoming):
             self._moved[key] = None if one or format is None else rounding_drawn(whole, format, self._random)
         moved = self._moved[key]
         return None if moved is None else viewed(run, moved, weight.whole, weight.place)
+
+
+class _Factors(NamedTuple):
+    """Of a product."""
+
+    codes: Array
+    other: Array
+    codes_last: bool
+
+
+def _factors(args: Arguments, position: str) -> _Factors:
+    one, other = args.args[-2:]
+    last = position == f"in[{len(args.args) - 1}]"
+    return _Factors(other, one, last) if last else _Factors(one, other, last)
+
+
+def _times(factors: _Factors, codes: Array) -> Array:
+    return np.asarray(factors.other @ codes if factors.codes_last else codes @ factors.other)
 
 
 def rounding_drawn(stored: Array, format: Format, random: np.random.Generator) -> Array:
@@ -140,14 +183,15 @@ def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:
     return found
 
 
-def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> frozenset[int]:
-    """The calls that make floats of whole numbers that come from weights alone, as many as a weight of the other run that has no equal.
+def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> dict[int, str]:
+    """The calls that make floats of whole numbers that come from weights alone, as many as a weight of the other run that has no equal;
+    or that multiply measures by them as they are. And where they are given them.
 
     One buffer may be unpacked by several calls. Positions, zero points and tables are whole numbers too: those are exact. int64 is never
     a code.
     """
     known: dict[int, frozenset[str]] = {}
-    made: dict[frozenset[str], list[tuple[int, int]]] = {}
+    made: dict[frozenset[str], list[tuple[int, str, int]]] = {}
     for item in items:
         if run.is_module(item):
             continue
@@ -159,23 +203,37 @@ def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> frozenset[in
                 known.pop(run.place(operation.inputs[at]).memory[0] if at in operation.inputs else -1, None)
             continue
         names = [_names(run, value, known) for value in operation.inputs.values()]
+        if operation.base in PRODUCTS and (one := _multiplied(run, operation, names)) is not None:
+            made.setdefault(one[0], []).append((item, *one[1:]))
         if any(one is None for one in names):
             continue
         for value in operation.outputs.values():
             known[run.place(value).memory[0]] = frozenset().union(*(one for one in names if one is not None))
         if _unpacks(run, operation):
-            whole = [name for name, value in zip(names, operation.inputs.values(), strict=True) if _kind(run, value) == "integer"]
+            whole = [
+                (at, name) for (at, value), name in zip(operation.inputs.items(), names, strict=True) if _kind(run, value) == "integer"
+            ]
             count = int(np.prod(run.file.shape(operation.outputs["out"])))
-            made.setdefault(whole[0] or frozenset(), []).append((item, count))
-    found = set()
+            made.setdefault(whole[0][1] or frozenset(), []).append((item, whole[0][0], count))
+    found: dict[int, str] = {}
     for calls in made.values():
-        total = sum(count for _, count in calls)
+        total = sum(count for *_, count in calls)
         if any(
-            size and total % size == 0 and all(count and size % count == 0 and size // count in _PACKED for _, count in calls)
+            size and total % size == 0 and all(count and size % count == 0 and size // count in _PACKED for *_, count in calls)
             for size in sizes
         ):
-            found |= {call for call, _ in calls}
-    return frozenset(found)
+            found |= {call: at for call, at, _ in calls}
+    return found
+
+
+def _multiplied(run: Recorded, operation: Operation, names: Iterable[frozenset[str] | None]) -> tuple[frozenset[str], str, int] | None:
+    """The weights whose codes something else is multiplied by, where the call is given them, and how many there are."""
+    given = list(zip(operation.inputs.items(), names, strict=True))
+    whole = [(name, at, value) for (at, value), name in given if name and _kind(run, value) == "integer"]
+    if len(whole) != 1 or run.file.dtype_name(whole[0][2]) == "int64" or all(name is not None for _, name in given):
+        return None
+    name, at, value = whole[0]
+    return name, at, int(np.prod(run.file.shape(value)))
 
 
 def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str]]) -> frozenset[str] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body, Pair
+from layerdiff.judge.programs.codes import is_coded
 from layerdiff.judge.programs.constants import Constants, as_mask, read_weight
 from layerdiff.judge.programs.together import Together
 from layerdiff.replay.recorded import Recorded
@@ -119,7 +120,10 @@ class Incoming:
         return module >= 0
 
     def _fits(self, reference: int, target: int) -> bool:
-        return self._forms.same(self._runs.reference.file.shape(reference), self._runs.target.file.shape(target))
+        files = self._runs.map(lambda run: run.file)
+        if is_coded(files.reference.dtype_name(reference), files.target.dtype_name(target)):
+            return False  # state that one of the runs keeps in codes: each reads its own
+        return self._forms.same(files.reference.shape(reference), files.target.shape(target))
 
     def reader(self, value: int) -> tuple[int, str] | None:
         """The first operator call of the reference that reads a value, and at which position."""

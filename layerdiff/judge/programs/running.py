@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from layerdiff.judge.programs.bodies import Body
 from layerdiff.judge.programs.choices import Decision, as_many, compare_decisions, decides, follow
+from layerdiff.judge.programs.codes import Codes, codes_of
 from layerdiff.judge.programs.incoming import Incoming
 from layerdiff.judge.programs.inside import inside
 from layerdiff.judge.programs.left_out import with_rest
@@ -83,6 +84,15 @@ class Programs:
         """The calls of each side that are one in pieces."""
         return Together.both(self.runs, self.body.items)
 
+    @cached_property
+    def codes(self) -> Both[Codes]:
+        """Where one side alone rounds measures to codes."""
+        returned = [values for _, values in self.body.interface.outputs]
+        return Both(
+            codes_of(self.runs.reference, self.body.items.reference, [r for r, _ in returned], self.aligned),
+            codes_of(self.runs.target, self.body.items.target, [t for _, t in returned], self.partners),
+        )
+
     def chosen_by(self, calls: Sequence[int]) -> Array:
         """The recorded places along the last dimension that calls of the target's chose, the first ones first. Raises CannotReplay."""
         found = []
@@ -104,12 +114,15 @@ class Programs:
         looked_at: int = -1,
         redone: Mapping[int, Redone] = {},
         pictures: Mapping[int, Any] = {},
+        codes: Codes | None = None,
     ) -> Ran:
         """Run the program of one side.
 
         `noise` is added to each result; `watch` keeps them, all or of some calls; the decisions of the calls `kept` are the reference's
         own; `taken` are results to take instead of running calls; the operands of the call `looked_at` are kept; `redone` makes other
-        results of calls; `pictures` are other arguments. Raises CannotReplay where something that is needed was not recorded.
+        results of calls; `pictures` are other arguments; `codes` others than the side's own.
+
+        Raises CannotReplay where something that is needed was not recorded.
         """
         here = 0 if side == "reference" else 1
         run: Recorded = getattr(self.runs, side)
@@ -117,14 +130,16 @@ class Programs:
         pieces = Pieces(self, side)
         if pieces:
             watch, taken, redone, pictures = pieces.each(watch, taken, redone, pictures)
-        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at, redone)
+        codes = getattr(self.codes, side) if codes is None else codes
+        watcher = _Watcher(self, side, ran, noise, watch, kept, taken, looked_at, redone, codes)
         children = {}
         for pair, interface in self.body.children.items():
             handed = {position: values[here] for position, values in interface.inputs}
             children[pair[here]] = Child(handed, tuple(values[here] for _, values in interface.outputs))
         inputs = [values[here] for _, values in self.body.interface.inputs]
         outputs = {position: values[here] for position, values in self.body.interface.outputs}
-        run_calls(Part(run, self.body.calls[here], getattr(self.body.items, side), children, inputs, outputs, pictures), watcher)
+        items = getattr(self.body.items, side)
+        run_calls(Part(run, self.body.calls[here], items, children, inputs, outputs, pictures, codes.memories), watcher)
         return pieces.as_one(ran) if pieces else ran
 
 
@@ -140,7 +155,9 @@ class _Watcher:
         taken: Mapping[int, Mapping[str, Array]],
         looked_at: int,
         redone: Mapping[int, Redone],
+        codes: Codes,
     ) -> None:
+        self._codes = codes
         self._programs, self._side, self._ran = programs, side, ran
         self._noise, self._watch, self._kept, self._taken, self._looked_at = noise, watch, kept, taken, looked_at
         self._redone = redone
@@ -150,7 +167,8 @@ class _Watcher:
 
     def incoming(self, value: int) -> Array:
         coming = self._programs.incoming
-        return coming.for_reference(value) if self._side == "reference" else coming.for_target(value)
+        contents = coming.for_reference(value) if self._side == "reference" else coming.for_target(value)
+        return contents if self._run.weight(value) is not None else self._codes.coming(self._run.place(value).memory, contents)
 
     def instead(self, operation: Operation) -> Mapping[str, Array] | None:
         taken = self._taken.get(operation.call)
@@ -165,6 +183,9 @@ class _Watcher:
 
     def made(self, operation: Operation, args: Arguments, results: dict[str, Array]) -> Mapping[str, Array] | None:
         other = with_rest(self._run, operation, args, self._programs.contents)
+        if operation.call in self._codes.roundings:
+            results = {"out": np.array(args.args[0])}
+            other = results
         if operation.call in self._redone:
             other = self._redone[operation.call](args, results)
         if other is not None:
@@ -172,7 +193,7 @@ class _Watcher:
             other = results
         if operation.call == self._looked_at:
             self._ran.operands[operation.call] = copied(args)
-        if decides(operation, args, results):
+        if operation.call not in self._codes.roundings and decides(operation, args, results):
             self._ran.operands[operation.call] = copied(args)
             try:
                 recorded = self._recorded(operation)

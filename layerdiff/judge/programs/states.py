@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from layerdiff.judge.programs.bodies import Body, Interface, Pair
+from layerdiff.judge.programs.codes import is_coded
 from layerdiff.replay.recorded import Place, Recorded
 from layerdiff.sides import Both
 from layerdiff.trace.joined import Joined, in_row
@@ -33,6 +34,8 @@ def with_states(runs: Both[Recorded], all_bodies: Sequence[Body], calls: Mapping
             other = theirs.get(position)
             if other is None or runs.reference.file.shape(value) != runs.target.file.shape(other) or runs.target.weight(other) is not None:
                 continue
+            if is_coded(runs.reference.file.dtype_name(value), runs.target.file.dtype_name(other)):
+                continue  # what reads it is judged
             made = makers.reference.home(value)
             if made is not None and made != here and made == makers.target.home(other):
                 found[made][value, other] = None

@@ -135,9 +135,55 @@ def test_another_scale_that_is_a_number(write: Record, times: float) -> None:
 
 
 @pytest.mark.parametrize("way", ["groups", "packed"])
-def test_another_zero_point_is_no_scale(write: Record, way: str) -> None:
-    found = _relaxed(write, kept(way, zeros))
-    assert [(SITE, None)] == sorted({(one.site.partition("/")[0], one.cause) for one in found.origins if one.defect})
+def test_another_zero_point_is_named(write: Record, way: str) -> None:
+    (origin,) = (one for one in _relaxed(write, kept(way, zeros)).origins if one.defect)
+    assert (SITE, "quant-zero-point") == (origin.site.partition("/")[0], origin.cause)
+    assert "codes count from one more than fits the reference's weight" == origin.statement
+
+
+class Awq(nn.Module):
+    """Eight codes of neighbouring columns in a number, in an order of their own, with zero points that are packed alike."""
+
+    ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+    def __init__(self, weight: Tensor, group: int = 8) -> None:
+        super().__init__()
+        grouped = weight.T.unflatten(0, (-1, group))
+        low, high = grouped.amin(1).clamp(max=0), grouped.amax(1).clamp(min=0)
+        scale = (high - low) / 15
+        zero = (-low / scale).round()
+        codes = ((grouped / scale[:, None]).round() + zero[:, None]).clamp(0, 15).flatten(0, 1)
+        self.group = group
+        self.register_buffer("qweight", self._packed(codes))
+        self.register_buffer("qzeros", self._packed(zero))
+        self.register_buffer("scales", scale)
+
+    def _packed(self, codes: Tensor) -> Tensor:
+        apart = codes.int().unflatten(1, (-1, 8))
+        return sum(apart[..., one] << (4 * place) for place, one in enumerate(self.ORDER))
+
+    def _unpacked(self, packed: Tensor) -> Tensor:
+        apart = (packed[:, :, None] >> torch.arange(0, 32, 4, dtype=torch.int32)) & 15
+        return apart[..., torch.tensor(self.ORDER).argsort()].flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes, zero = (self._unpacked(one).to(x.dtype) for one in (self.qweight, self.qzeros))
+        at = torch.arange(len(codes)) // self.group
+        return x @ ((codes - zero[at]) * self.scales.to(x.dtype)[at])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_codes_in_an_order_of_their_own_are_less_precision(write: Record, wrong: bool, dtype: torch.dtype) -> None:
+    def change(model: Decoder) -> None:
+        model.layers[0].mlp.up_proj = module = Awq(model.layers[0].mlp.up_proj.weight)
+        if wrong:
+            module.scales[1] *= 1.5
+
+    found = compare_traces(write(decoder(), IDS), write(decoder(change).to(dtype), IDS), profile="relaxed")
+    assert ["layers.0.mlp.up_proj"] == [one.site.partition("/")[0] for one in found.origins]
+    assert ("weight-differs" if wrong else "quantised-weight", wrong) == (found.origins[0].cause, found.defect)
+    assert not wrong or "24 of 48 scales in layers.0.mlp.up_proj.scales" in found.origins[0].statement
 
 
 def test_scales_along_the_other_axis_are_a_defect(write: Record) -> None:

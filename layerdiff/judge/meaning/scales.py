@@ -66,12 +66,25 @@ def other_scale(region: Region) -> OtherScale | None:
     if before is None:
         return None
     try:
+        if (shifted := _counted_from(region)) is not None:
+            return shifted
         for scale in islice(_scales(region), _MOST_SCALES):
             found = _fits(region, scale, before)
             if found is not None:
                 return found
     except CannotReplay:
         pass
+    return None
+
+
+def _counted_from(region: Region) -> OtherScale | None:
+    """Codes that count from one more than fits, or from one less."""
+    for by in (1, -1):
+        ratio = region.apart_with(Change(region.stored.codes_shifted(by)))
+        if ratio is not None and ratio <= region.limit:
+            said = f"codes count from {'one more' if by > 0 else 'one less'} than fits the reference's weight"
+            call = min(region.stored.codes.target)
+            return OtherScale(call, "quant-zero-point", {"static": said, "shift": by, "with_what_fits": ratio}, said)
     return None
 
 

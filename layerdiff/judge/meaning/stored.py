@@ -51,8 +51,8 @@ class Stored(Incoming):
         self.own_weights = Both(_alone(runs.reference, constants, body, "reference"), _alone(runs.target, constants, body, "target"))
         """Weights of each side that are not the other's, by name."""
         self.codes = Both(
-            _codes(runs.reference, body.items.reference, _sizes(runs.target, self.own_weights.target)),
-            _codes(runs.target, body.items.target, _sizes(runs.reference, self.own_weights.reference)),
+            _codes(runs.reference, body, 0, _sizes(runs.target, self.own_weights.target)),
+            _codes(runs.target, body, 1, _sizes(runs.reference, self.own_weights.reference)),
         )
         """Calls that make floats of the whole numbers that stand for a weight, or multiply by these: where they are given them."""
 
@@ -183,16 +183,17 @@ def _sizes(run: Recorded, names: frozenset[str]) -> set[int]:
     return found
 
 
-def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> dict[int, str]:
+def _codes(run: Recorded, body: Body, side: int, sizes: set[int]) -> dict[int, str]:
     """The calls that make floats of whole numbers that come from weights alone, as many as a weight of the other run that has no equal;
     or that multiply measures by them as they are. And where they are given them.
 
     One buffer may be unpacked by several calls. Positions, zero points and tables are whole numbers too: those are exact. int64 is never
     a code.
     """
-    known: dict[int, frozenset[str]] = {}
+    coming = (body.interface.inputs, *(interface.outputs for interface in body.children.values()))
+    known: dict[int, frozenset[str] | None] = {run.place(pair[side]).memory[0]: None for pairs in coming for _, pair in pairs}
     made: dict[frozenset[str], list[tuple[int, str, int]]] = {}
-    for item in items:
+    for item in list(body.items)[side]:
         if run.is_module(item):
             continue
         operation = run.operation(item)
@@ -206,6 +207,7 @@ def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> dict[int, st
         if operation.base in PRODUCTS and (one := _multiplied(run, operation, names)) is not None:
             made.setdefault(one[0], []).append((item, *one[1:]))
         if any(one is None for one in names):
+            known |= dict.fromkeys(run.place(value).memory[0] for value in operation.outputs.values())
             continue
         for value in operation.outputs.values():
             known[run.place(value).memory[0]] = frozenset().union(*(one for one in names if one is not None))
@@ -216,14 +218,22 @@ def _codes(run: Recorded, items: Iterable[int], sizes: set[int]) -> dict[int, st
             count = int(np.prod(run.file.shape(operation.outputs["out"])))
             made.setdefault(whole[0][1] or frozenset(), []).append((item, whole[0][0], count))
     found: dict[int, str] = {}
-    for calls in made.values():
+    stored = _stored_sizes(run)
+    for made_of, calls in made.items():
         total = sum(count for *_, count in calls)
         if any(
             size and total % size == 0 and all(count and size % count == 0 and size // count in _PACKED for *_, count in calls)
             for size in sizes
+            if any(stored.get(name, 0) * packed == size for name in made_of for packed in _PACKED)  # zero points are repeated
         ):
             found |= {call: at for call, at, _ in calls}
     return found
+
+
+def _stored_sizes(run: Recorded) -> dict[str, int]:
+    """The numbers of elements of a run's weights, by name."""
+    named = ((row, run.file.weight_name(row)) for row in range(len(run.file.values)))
+    return {name: int(np.prod(run.file.shape(row))) for row, name in named if name is not None}
 
 
 def _multiplied(run: Recorded, operation: Operation, names: Iterable[frozenset[str] | None]) -> tuple[frozenset[str], str, int] | None:
@@ -236,10 +246,12 @@ def _multiplied(run: Recorded, operation: Operation, names: Iterable[frozenset[s
     return name, at, int(np.prod(run.file.shape(value)))
 
 
-def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str]]) -> frozenset[str] | None:
-    """The weights that a value was made of; None where something else was."""
-    weight = run.weight(value)
-    return known.get(run.place(value).memory[0]) if weight is None else frozenset({weight[0]})
+def _names(run: Recorded, value: int, known: Mapping[int, frozenset[str] | None]) -> frozenset[str] | None:
+    """The weights that a value was made of; None where something else was, too. A literal of the program is made of nothing."""
+    weight, memory = run.weight(value), run.place(value).memory[0]
+    if weight is not None:
+        return frozenset({weight[0]})
+    return known.get(memory, None if memory in run.made_memories else frozenset())
 
 
 def _unpacks(run: Recorded, operation: Operation) -> bool:

@@ -186,6 +186,32 @@ def test_codes_in_an_order_of_their_own_are_less_precision(write: Record, wrong:
     assert not wrong or "24 of 48 scales in layers.0.mlp.up_proj.scales" in found.origins[0].statement
 
 
+class Blocks(nn.Module):
+    """A projection by floats of 8 bits, with a scale for each block."""
+
+    def __init__(self, weight: Tensor, block: int = 8) -> None:
+        super().__init__()
+        blocks = weight.unflatten(1, (-1, block)).unflatten(0, (-1, block))
+        scale = blocks.abs().amax((1, 3)) / 448
+        self.block = block
+        self.register_buffer("weight", (blocks / scale[:, None, :, None]).reshape(weight.shape).to(torch.float8_e4m3fn))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.scale.repeat_interleave(self.block, 0).repeat_interleave(self.block, 1)
+        return functional.linear(x, (self.weight.float() * scale).to(x.dtype))
+
+
+def test_the_scale_of_a_block_of_8_bit_floats_is_named(write: Record) -> None:
+    def change(model: Decoder) -> None:
+        model.layers[0].mlp.up_proj = module = Blocks(model.layers[0].mlp.up_proj.weight)
+        module.scale[1, 0] *= 1.25
+
+    (origin,) = _relaxed(write, change).origins
+    assert ("weight-differs", True) == (origin.cause, origin.defect)
+    assert origin.statement.startswith("1 of 6 scales in layers.0.mlp.up_proj.scale: 1.2")  # 1.25 by the fit of 64 numbers of 3 bits
+
+
 def test_scales_along_the_other_axis_are_a_defect(write: Record) -> None:
     found = _relaxed(write, kept("before", transposed))
     assert [SITE] == sorted({origin.site.partition("/")[0] for origin in found.origins if origin.defect})

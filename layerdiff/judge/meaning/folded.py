@@ -96,7 +96,7 @@ class Folding:
         """A scale of codes that is all that is wrong in a module: said in place of what is `left` of it, which is taken out."""
         inside = self._inside(pair, left)
         region = self._region(pair, inside) if inside else None
-        found = other_scale(region) if region is not None and region.stored.dtype_of_codes() else None
+        found = other_scale(region) if region is not None and region.stored.has_codes() else None
         if found is None:
             return []
         left[:] = [local for local in left if not any(local is one for one in inside)]

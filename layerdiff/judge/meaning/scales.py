@@ -79,7 +79,7 @@ def other_scale(region: Region) -> OtherScale | None:
 
 def _counted_from(region: Region) -> OtherScale | None:
     """Codes that count from one more than fits, or from one less."""
-    for by in (1, -1):
+    for by in (1, -1) if region.stored.codes.target else ():
         ratio = region.apart_with(Change(region.stored.codes_shifted(by)))
         if ratio is not None and ratio <= region.limit:
             said = f"codes count from {'one more' if by > 0 else 'one less'} than fits the reference's weight"

@@ -67,6 +67,13 @@ class Stored(Incoming):
         run = self._runs.target
         return any(run.file.weight_name(row) == name and _kind(run, row) == "float" for row in range(len(run.file.values)))
 
+    def has_codes(self) -> bool:
+        """Whether the target keeps weights of its own in whole numbers, or in floats of 8 bits."""
+        run = self._runs.target
+        own = (row for row in range(len(run.file.values)) if run.file.weight_name(row) in self.own_weights.target)
+        coarse = (known for row in own if (known := dtype_named(run.file.dtype_name(row))) is not None)
+        return bool(self.codes.target) or any(known.kind == "float" and known.itemsize == 1 for known in coarse)
+
     def dtype_of_codes(self) -> str | None:
         """The dtype of the whole numbers that stand for weights in either program; None where there are none."""
         for side, run in (("target", self._runs.target), ("reference", self._runs.reference)):
